@@ -1,0 +1,233 @@
+//! Kernels: groups lowered to one of the closed templates. The CPU runtime executes these directly;
+//! code generation turns them into CUDA C.
+
+use crate::core::{Axis, BinaryMonoid, DType, Scalar};
+use crate::mesh::{Mesh, Part};
+
+/// A local index range: padded size, and where it lies in the global range if it is split.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Extent {
+    /// Name of the factor (for reports).
+    pub name: String,
+    /// Local size, tail included: what strides are made of.
+    pub size: usize,
+    /// Global size.
+    pub global: usize,
+    /// Axes that split it, major to minor.
+    pub axes: Vec<Axis>,
+}
+
+impl Extent {
+    /// The real entries of the rank at `coords`.
+    pub fn part(&self, mesh: &Mesh, coords: &[usize]) -> Part {
+        mesh.part(self.global, &self.axes, coords)
+    }
+}
+
+/// A strided view of one operand or result. Strides are in elements, one per loop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// Position among the kernel's buffers: operands first, then results.
+    pub buffer: usize,
+    /// Element type.
+    pub dtype: DType,
+    /// Offset of the first element.
+    pub offset: usize,
+    /// Stride per loop of the kernel (0: the loop does not move it).
+    pub strides: Vec<usize>,
+}
+
+/// A kernel: its template with all it needs besides buffers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// What it computes, for reports (`rmsnorm %a`).
+    pub name: String,
+    /// Number of operand buffers.
+    pub operands: usize,
+    /// Number of result buffers.
+    pub results: usize,
+    /// FLOPs of one rank's share, tails excluded where splits are even (products: 2·m·n·k).
+    pub flops: f64,
+    /// Bytes that loads and stores move at least: each operand and result once.
+    pub bytes: f64,
+    /// Template and parameters.
+    pub body: KernelBody,
+}
+
+/// The closed set of templates.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KernelBody {
+    /// Rows of lane work.
+    Loop(LoopKernel),
+    /// Batched product.
+    Gemm(GemmKernel),
+    /// Attention, forward: q, k, v → o, lse.
+    Attention(AttentionKernel),
+    /// Attention, backward: q, k, v, o, lse, d_o → dq, dk, dv.
+    AttentionBackward(AttentionKernel),
+    /// Table rows by index: table, ids → out.
+    Gather(GatherKernel),
+    /// Rows added by index: rows, ids → table.
+    Scatter(GatherKernel),
+    /// Box copies.
+    Copy(CopyKernel),
+}
+
+/// Register of a [`LoopKernel`].
+pub type Reg = usize;
+
+/// Rows of vector work. For every index of the outer loops (all but the last of `loops`) the
+/// instructions run over the lane loop (the last). A register is a vector along the lane, or
+/// uniform: one number per row. Register i is defined by instruction i.
+///
+/// Arithmetic is done in f32 unless any register is f64, then in f64; each result is rounded to its
+/// instruction's type. Uniform registers are always computed in f64 and then rounded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoopKernel {
+    /// Outer loops, then the lane loop.
+    pub loops: Vec<Extent>,
+    /// Straight-line code.
+    pub instrs: Vec<Instr>,
+    /// What is written per row.
+    pub stores: Vec<Store>,
+}
+
+/// One instruction; it defines the register of its own position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Instr {
+    /// What is computed.
+    pub op: LoopOp,
+    /// Registers read.
+    pub args: Vec<Reg>,
+    /// Type that the result is rounded to.
+    pub dtype: DType,
+    /// One number per row instead of a vector.
+    pub uniform: bool,
+}
+
+/// Instructions of a [`LoopKernel`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum LoopOp {
+    /// Reads an operand. Uniform if the lane stride is 0.
+    Load(View),
+    /// Scalar function.
+    Map(Scalar),
+    /// A number.
+    Const(f64),
+    /// A number per global index of a loop.
+    Table(usize, Vec<f64>),
+    /// Global index of a loop.
+    Index(usize),
+    /// Counter-based random number in (−1, 1): key and, per loop, the stride of the global
+    /// row-major index of the result.
+    Random(u64, Vec<usize>),
+    /// Combination of a vector over the lane: a uniform.
+    Reduce(BinaryMonoid),
+}
+
+/// Writes a register to a result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Store {
+    /// Where. Outer loops with stride 0 are reduced by `combine`.
+    pub view: View,
+    /// Register.
+    pub reg: Reg,
+    /// Combination over the loops that the view lacks; `None` if it lacks none.
+    pub combine: Option<BinaryMonoid>,
+}
+
+/// `c[batch, m, n] = Σ_k a·b`. Each index is a list of loops.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GemmKernel {
+    /// In both operands and the result.
+    pub batch: Vec<GemmLoop>,
+    /// In `a` and the result.
+    pub m: Vec<GemmLoop>,
+    /// In `b` and the result.
+    pub n: Vec<GemmLoop>,
+    /// In both operands, reduced.
+    pub k: Vec<GemmLoop>,
+    /// Element type of the three.
+    pub dtype: DType,
+}
+
+/// One loop of a product with its strides (0 where absent).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GemmLoop {
+    /// Range.
+    pub extent: Extent,
+    /// Stride in the first operand.
+    pub a: usize,
+    /// Stride in the second.
+    pub b: usize,
+    /// Stride in the result.
+    pub c: usize,
+}
+
+/// Attention over `[b, s, g, r, e]` queries and `[b, t, g, e]` keys, `[b, t, g, h]` values, all
+/// row-major and packed (padded local sizes). lse is `[b, s, g, r]`, in natural logarithm.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionKernel {
+    /// Batch.
+    pub b: Extent,
+    /// Query positions.
+    pub s: Extent,
+    /// Key positions.
+    pub t: Extent,
+    /// Key/value heads.
+    pub g: Extent,
+    /// Queries per key/value head.
+    pub r: Extent,
+    /// Query and key width.
+    pub e: Extent,
+    /// Value width.
+    pub h: Extent,
+    /// Scores are multiplied by this.
+    pub scale: f64,
+    /// Query i sees keys j ≤ i.
+    pub causal: bool,
+    /// Query i sees keys with i − j < window (0: all).
+    pub window: usize,
+    /// Element type.
+    pub dtype: DType,
+}
+
+/// `out[rows, d] = table[ids[rows], d]` or the transposed addition. Rows of the table outside this
+/// rank's part are skipped (they read as zero).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatherKernel {
+    /// Loops over `ids`, row-major and packed.
+    pub rows: Vec<Extent>,
+    /// Table rows.
+    pub table: Extent,
+    /// Row width.
+    pub d: Extent,
+    /// Element type of table and rows.
+    pub dtype: DType,
+}
+
+/// Copies boxes between strided buffers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CopyKernel {
+    /// Element type.
+    pub dtype: DType,
+    /// Value and number of elements of the whole result, written before copying, if not every
+    /// element is copied.
+    pub fill: Option<(f64, usize)>,
+    /// Boxes.
+    pub boxes: Vec<CopyBox>,
+}
+
+/// One strided box of a [`CopyKernel`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct CopyBox {
+    /// Operand position.
+    pub source: usize,
+    /// Offset in the operand, elements.
+    pub from: usize,
+    /// Offset in the result, elements.
+    pub to: usize,
+    /// Loops: size, stride in the operand, stride in the result. Sizes are padded local sizes:
+    /// tails are copied along.
+    pub loops: Vec<(usize, usize, usize)>,
+}

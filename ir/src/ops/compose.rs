@@ -1,0 +1,263 @@
+//! Composites: matching operands with the header of a body, instantiating the body, and finding out
+//! what splitting each factor means.
+
+use super::{arity, Factors};
+use crate::core::{
+    Attrs, DType, Dim, Factor, FactorKind, Function, Linearity, Rule, Semantics, Type, ValueId,
+};
+use crate::text::{self, HeaderParam, TemplateEnv};
+use crate::Monoid;
+
+/// The body of a composite at these operand types (taken as global) and attributes.
+pub fn body(source: &str, inputs: &[&Type], attrs: &Attrs) -> Result<Function, String> {
+    let header = text::template_header(source).map_err(|e| e.to_string())?;
+    arity(inputs, header.len())?;
+    let env = bind(&header, inputs, attrs)?;
+    text::parse_template(source, &env).map_err(|e| e.to_string())
+}
+
+/// Binds the dimension names of a header to the operands' sizes.
+fn bind<'a>(
+    header: &[HeaderParam],
+    inputs: &[&Type],
+    attrs: &'a Attrs,
+) -> Result<TemplateEnv<'a>, String> {
+    let mut env = TemplateEnv {
+        dtype: template_dtype(header, inputs, attrs)?,
+        rest: Vec::new(),
+        dims: Vec::new(),
+        attrs,
+    };
+    let mut rest_known = false;
+    for (param, ty) in header.iter().zip(inputs) {
+        let want = DType::from_name(&param.dtype).unwrap_or(env.dtype);
+        if ty.dtype != want {
+            return Err(format!(
+                "operand {} must be {want}, got {}",
+                param.name, ty.dtype
+            ));
+        }
+        let fixed = param.dims.iter().filter(|d| *d != "..").count();
+        let open = fixed < param.dims.len();
+        if ty.dims.len() < fixed || (!open && ty.dims.len() != fixed) {
+            return Err(format!(
+                "operand {} must be [{}], got {ty}",
+                param.name,
+                param.dims.join(", ")
+            ));
+        }
+        let mut dims = ty.dims.iter();
+        for name in &param.dims {
+            if name == ".." {
+                let rest: Vec<Dim> = dims.by_ref().take(ty.dims.len() - fixed).cloned().collect();
+                bind_rest(&mut env.rest, &mut rest_known, rest, &param.name)?;
+            } else if let Some(d) = dims.next() {
+                bind_dim(&mut env.dims, name, d.size, &param.name)?;
+            }
+        }
+    }
+    if let Some(d) = env
+        .rest
+        .iter()
+        .find(|d| env.dims.iter().any(|(n, _)| n == &d.name))
+    {
+        return Err(format!(
+            "dimension name {} stands for two different dimensions; rename one",
+            d.name
+        ));
+    }
+    Ok(env)
+}
+
+fn template_dtype(
+    header: &[HeaderParam],
+    inputs: &[&Type],
+    attrs: &Attrs,
+) -> Result<DType, String> {
+    match header.iter().zip(inputs).find(|(p, _)| p.dtype == "T") {
+        Some((_, ty)) if ty.dtype.is_float() => Ok(ty.dtype),
+        Some((p, ty)) => Err(format!(
+            "operand {} must be a float tensor, got {ty}",
+            p.name
+        )),
+        None => crate::core::dtype_attr(attrs),
+    }
+}
+
+fn bind_rest(
+    rest: &mut Vec<Dim>,
+    known: &mut bool,
+    dims: Vec<Dim>,
+    operand: &str,
+) -> Result<(), String> {
+    let dims: Vec<Dim> = dims.into_iter().map(|d| Dim::new(d.name, d.size)).collect();
+    if *known {
+        let same =
+            rest.len() == dims.len() && rest.iter().zip(&dims).all(|(a, b)| a.size == b.size);
+        return if same {
+            Ok(())
+        } else {
+            Err(format!("the leading dimensions of operand {operand} do not match those of the first operand"))
+        };
+    }
+    *rest = dims;
+    *known = true;
+    Ok(())
+}
+
+fn bind_dim(
+    dims: &mut Vec<(String, usize)>,
+    name: &str,
+    size: usize,
+    operand: &str,
+) -> Result<(), String> {
+    match dims.iter().find(|(n, _)| n == name) {
+        Some((_, s)) if *s != size => Err(format!(
+            "factor {name} is {s}, but operand {operand} gives it {size}"
+        )),
+        Some(_) => Ok(()),
+        None => {
+            dims.push((name.to_string(), size));
+            Ok(())
+        }
+    }
+}
+
+/// The rule of a composite: factors are the dimension names of the body's parameters and results.
+pub fn rule(source: &str, inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
+    let body = body(source, inputs, attrs)?;
+    let mut factors = Factors::default();
+    let operands = body
+        .params
+        .iter()
+        .map(|p| factors.map(body.ty(p.value)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let results = body
+        .results
+        .iter()
+        .map(|r| factors.map(body.ty(*r)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let rules = node_rules(&body)?;
+    let kinds = classify_all(&body, &rules, &factors.0);
+    for (f, kind) in factors.0.iter_mut().zip(kinds) {
+        f.kind = kind;
+    }
+    Ok(Rule {
+        factors: factors.0,
+        operands,
+        results,
+        result_types: body.results.iter().map(|r| body.ty(*r).clone()).collect(),
+        body: None,
+        linear: Linearity::None,
+    })
+}
+
+fn node_rules(body: &Function) -> Result<Vec<Rule>, String> {
+    body.node_ids()
+        .map(|n| {
+            let node = body.node(n);
+            let types = body.input_types(n);
+            match node.op.semantics {
+                Semantics::Call | Semantics::Collective => {
+                    Err(format!("{} inside a composite", node.op.name))
+                }
+                _ => super::rule(node.op, &types, &node.attrs),
+            }
+        })
+        .collect()
+}
+
+fn classify_all(body: &Function, rules: &[Rule], factors: &[Factor]) -> Vec<FactorKind> {
+    factors
+        .iter()
+        .map(|f| classify(body, rules, &f.name))
+        .collect()
+}
+
+/// State of a value of the body when one axis splits the factor.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Whole,
+    Split,
+    Partial(Monoid),
+}
+
+/// Follows one split factor through the body.
+fn classify(body: &Function, rules: &[Rule], factor: &str) -> FactorKind {
+    let carries = |v: ValueId| body.ty(v).dim(factor).is_some();
+    let mut states = vec![State::Whole; body.values.len()];
+    for p in &body.params {
+        if carries(p.value) {
+            states[p.value.0 as usize] = State::Split;
+        }
+    }
+    for (n, rule) in body.nodes.iter().zip(rules) {
+        let inputs: Vec<State> = n.inputs.iter().map(|v| states[v.0 as usize]).collect();
+        match step(rule, factor, &inputs) {
+            Ok(out) => {
+                for (r, s) in n.results.iter().zip(out) {
+                    // Names in the body are written out: a result that carries the factor under
+                    // another name than the operation derived is a slice of it.
+                    if carries(*r) != (s == State::Split) {
+                        return FactorKind::Whole;
+                    }
+                    states[r.0 as usize] = s;
+                }
+            }
+            Err(kind) => return kind,
+        }
+    }
+    let mut monoid = None;
+    for r in &body.results {
+        match states[r.0 as usize] {
+            State::Partial(m) if monoid.is_some_and(|k| k != m) => return FactorKind::Inner,
+            State::Partial(m) => monoid = Some(m),
+            State::Split => {}
+            // Every rank has it all (attention's lse, under a split of v's columns), which a rule
+            // cannot say of one result: only the body can.
+            State::Whole => return FactorKind::Inner,
+        }
+    }
+    FactorKind::Free(monoid.unwrap_or(Monoid::Sum))
+}
+
+/// States of a node's results, or the kind that its operands force.
+fn step(rule: &Rule, factor: &str, inputs: &[State]) -> Result<Vec<State>, FactorKind> {
+    let f = rule.factor(factor);
+    let own = match f.map(|f| rule.factors[f].kind) {
+        Some(FactorKind::Free(m)) => Some(m),
+        Some(kind) => return Err(kind),
+        None => None,
+    };
+    let partial: Vec<usize> = (0..inputs.len())
+        .filter(|i| matches!(inputs[*i], State::Partial(_)))
+        .collect();
+    let passes = match rule.linear {
+        _ if partial.is_empty() => true,
+        Linearity::None => false,
+        Linearity::Joint => partial.len() == inputs.len(),
+        Linearity::Each => partial.len() == 1,
+        Linearity::First => partial == [0],
+    };
+    let carried = partial.first().map(|i| inputs[*i]);
+    if !passes
+        || (carried.is_some() && own.is_some())
+        || matches!(carried, Some(State::Partial(Monoid::Max)))
+    {
+        return Err(FactorKind::Inner);
+    }
+    // A factor that only operands carry under this name must really be split there.
+    Ok(rule
+        .results
+        .iter()
+        .map(|maps| {
+            let has = f.is_some_and(|f| maps.iter().any(|m| m.factors.contains(&f)));
+            match (carried, own) {
+                (Some(p), _) => p,
+                (None, Some(_)) if has => State::Split,
+                (None, Some(m)) if inputs.contains(&State::Split) || has => State::Partial(m),
+                _ => State::Whole,
+            }
+        })
+        .collect())
+}

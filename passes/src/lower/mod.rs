@@ -1,0 +1,149 @@
+//! Lowering: a local node becomes a kernel of its template. Groups are single nodes; a composite is
+//! one loop kernel made of its body.
+
+mod attention;
+mod gemm;
+mod index;
+mod loops;
+mod view;
+
+use autoshard_ir::core::{Axis, Function, Node, Rule, Semantics, Template, Type};
+use autoshard_ir::kernel::{Extent, Kernel, KernelBody};
+use autoshard_ir::{ops, DType, Mesh};
+
+/// Why a node has no kernel.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LowerError {
+    /// The template cannot execute the node.
+    #[error("@{function}: no kernel for {node}: {message}")]
+    Node {
+        /// Function.
+        function: String,
+        /// Operation and first result.
+        node: String,
+        /// Reason.
+        message: String,
+    },
+}
+
+/// A node with what lowering needs of it.
+pub(crate) struct Lowering<'a> {
+    pub node: &'a Node,
+    pub rule: Rule,
+    pub inputs: Vec<&'a Type>,
+    pub results: Vec<&'a Type>,
+    pub mesh: &'a Mesh,
+}
+
+/// The kernel of a node of a local function (not a call, not a collective).
+pub fn lower(f: &Function, node: &Node, mesh: &Mesh) -> Result<Kernel, LowerError> {
+    let name = match node.results.first() {
+        Some(r) => format!("{} %{}", node.op.name, f.value(*r).name),
+        None => node.op.name.to_string(),
+    };
+    let fail = |message| LowerError::Node { function: f.name.clone(), node: name.clone(), message };
+    let inputs: Vec<&Type> = node.inputs.iter().map(|v| f.ty(*v)).collect();
+    let rule = ops::rule(node.op, &inputs, &node.attrs).map_err(fail)?;
+    let results: Vec<&Type> = node.results.iter().map(|r| f.ty(*r)).collect();
+    let l = Lowering { node, rule, inputs, results, mesh };
+    if let Some(t) = l.inputs.iter().chain(&l.results).find(|t| t.dtype == DType::Bf16) {
+        return Err(fail(format!("{t}: bf16 kernels for the CPU are not implemented; run in f32 or f64")));
+    }
+    let body = match node.op.template {
+        Template::Loop => loops::lower(&l),
+        Template::Gemm => gemm::lower(&l),
+        Template::Attention => attention::lower(&l).map(KernelBody::Attention),
+        Template::AttentionBackward => attention::lower(&l).map(KernelBody::AttentionBackward),
+        Template::Gather => index::lower(&l, 0, 1).map(KernelBody::Gather),
+        Template::Scatter => index::lower_scatter(&l).map(KernelBody::Scatter),
+        Template::View => view::lower(&l).map(KernelBody::Copy),
+        Template::Collective | Template::Call => Err("it is a step of its own".to_string()),
+    }
+    .map_err(fail)?;
+    Ok(Kernel {
+        name,
+        operands: node.inputs.len(),
+        results: node.results.len(),
+        flops: flops(&l),
+        bytes: l.inputs.iter().chain(&l.results).map(|t| mesh.local_bytes(t) as f64).sum(),
+        body,
+    })
+}
+
+impl Lowering<'_> {
+    /// Local extent of a factor under the node's strategy. Under `Follow` the operands' own axes
+    /// count.
+    fn extent(&self, factor: usize) -> Extent {
+        let f = &self.rule.factors[factor];
+        let mut axes: Vec<Axis> = self.node.strategy.of_factor(&f.name);
+        if axes.is_empty() {
+            axes = self.placed(factor);
+        }
+        let size = axes.iter().fold(f.size, |n, a| n.div_ceil(self.mesh.size(a)));
+        Extent { name: f.name.clone(), size, global: f.size, axes }
+    }
+
+    /// Axes that split the dimension of this factor where it occurs alone.
+    fn placed(&self, factor: usize) -> Vec<Axis> {
+        let sides = self.rule.operands.iter().zip(&self.inputs).chain(self.rule.results.iter().zip(&self.results));
+        for (maps, ty) in sides {
+            for (m, d) in maps.iter().zip(&ty.dims) {
+                if m.factors.first() == Some(&factor) {
+                    return d.axes.clone();
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    fn strides(&self, ty: &Type) -> Vec<usize> {
+        strides(&self.mesh.local_sizes(ty))
+    }
+}
+
+/// Row-major strides.
+pub(crate) fn strides(sizes: &[usize]) -> Vec<usize> {
+    let mut out = vec![1; sizes.len()];
+    for i in (1..sizes.len()).rev() {
+        out[i - 1] = out[i] * sizes[i];
+    }
+    out
+}
+
+/// FLOPs of one rank's share: 2·(product of factors) for products; for composites the sum over the
+/// body; one per point elsewhere.
+fn flops(l: &Lowering) -> f64 {
+    let share = |rule: &Rule, name: &dyn Fn(usize) -> f64| -> f64 {
+        (0..rule.factors.len()).map(name).product::<f64>()
+    };
+    let local = |factor: &str, size: usize| -> f64 {
+        let own = l.rule.factor(factor).map(|f| l.extent(f).size as f64);
+        own.unwrap_or(size as f64)
+    };
+    match l.node.op.semantics {
+        Semantics::Primitive(_) => {
+            let points = share(&l.rule, &|f| l.extent(f).size as f64);
+            if l.node.op.template == Template::Gemm && l.inputs.len() > 1 {
+                2.0 * points
+            } else {
+                points
+            }
+        }
+        Semantics::Composite(source) => {
+            let Ok(body) = ops::compose::body(source, &l.inputs, &l.node.attrs) else { return 0.0 };
+            let attention = matches!(l.node.op.template, Template::Attention | Template::AttentionBackward);
+            body.nodes
+                .iter()
+                .filter(|n| !attention || n.op.template == Template::Gemm)
+                .filter_map(|n| {
+                    let types: Vec<&Type> = n.inputs.iter().map(|v| body.ty(*v)).collect();
+                    let rule = ops::rule(n.op, &types, &n.attrs).ok()?;
+                    let points: f64 = rule.factors.iter().map(|f| local(&f.name, f.size)).product();
+                    let product = n.op.template == Template::Gemm && n.inputs.len() > 1;
+                    Some(if product { 2.0 * points } else { points })
+                })
+                .sum()
+        }
+        Semantics::Collective | Semantics::Call => 0.0,
+    }
+}

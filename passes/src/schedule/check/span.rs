@@ -1,0 +1,175 @@
+//! How many bytes of each of its buffers a kernel touches.
+
+use autoshard_ir::core::DType;
+use autoshard_ir::kernel::{AttentionKernel, CopyKernel, Extent, GatherKernel, GemmKernel, Kernel, KernelBody};
+use autoshard_ir::kernel::{LoopKernel, LoopOp};
+
+/// A kernel that contradicts itself.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SpanError {
+    /// The template has another number of buffers than the kernel says.
+    #[error("kernel {kernel} has {operands} operands and {results} results, its template {expected}")]
+    Arity {
+        /// Kernel.
+        kernel: String,
+        /// Operands.
+        operands: usize,
+        /// Results.
+        results: usize,
+        /// Those of the template.
+        expected: &'static str,
+    },
+    /// A view names a buffer that is not there, or that it may not touch.
+    #[error("kernel {kernel} {does} buffer {buffer}, but has {operands} operands and {results} results")]
+    View {
+        /// Kernel.
+        kernel: String,
+        /// Loads or stores.
+        does: &'static str,
+        /// Position of the buffer.
+        buffer: usize,
+        /// Operands.
+        operands: usize,
+        /// Results.
+        results: usize,
+    },
+    /// A result that the kernel does not write.
+    #[error("kernel {kernel} never stores its buffer {buffer}")]
+    NoStore {
+        /// Kernel.
+        kernel: String,
+        /// Position of the buffer.
+        buffer: usize,
+    },
+}
+
+/// Bytes that a kernel reads or writes of each buffer, from its start to its last element: operands,
+/// then results.
+pub(crate) fn spans(kernel: &Kernel) -> Result<Vec<usize>, SpanError> {
+    let template = match &kernel.body {
+        KernelBody::Loop(_) => None,
+        KernelBody::Gemm(_) => Some((2, 1, "2 and 1")),
+        KernelBody::Attention(_) => Some((3, 2, "3 and 2")),
+        KernelBody::AttentionBackward(_) => Some((6, 3, "6 and 3")),
+        KernelBody::Gather(_) | KernelBody::Scatter(_) => Some((2, 1, "2 and 1")),
+        KernelBody::Copy(_) => Some((kernel.operands, 1, "any and 1")),
+    };
+    if let Some((operands, results, expected)) = template {
+        if (operands, results) != (kernel.operands, kernel.results) {
+            let (kernel, operands, results) = (kernel.name.clone(), kernel.operands, kernel.results);
+            return Err(SpanError::Arity { kernel, operands, results, expected });
+        }
+    }
+    match &kernel.body {
+        KernelBody::Loop(k) => loops(kernel, k),
+        KernelBody::Gemm(k) => Ok(gemm(k)),
+        KernelBody::Attention(k) => {
+            let [q, key, v, o, lse] = attention(k);
+            Ok(vec![q, key, v, o, lse])
+        }
+        KernelBody::AttentionBackward(k) => {
+            let [q, key, v, o, lse] = attention(k);
+            Ok(vec![q, key, v, o, lse, o, q, key, v])
+        }
+        KernelBody::Gather(k) => {
+            let [table, ids, rows] = gather(k);
+            Ok(vec![table, ids, rows])
+        }
+        KernelBody::Scatter(k) => {
+            let [table, ids, rows] = gather(k);
+            Ok(vec![rows, ids, table])
+        }
+        KernelBody::Copy(k) => copies(kernel, k),
+    }
+}
+
+/// Elements up to the last one of a strided walk; 0 if a loop is empty.
+fn extent(offset: usize, loops: impl Iterator<Item = (usize, usize)>) -> usize {
+    let mut last = offset;
+    for (size, stride) in loops {
+        let Some(steps) = size.checked_sub(1) else {
+            return 0;
+        };
+        last = last.saturating_add(steps.saturating_mul(stride));
+    }
+    last.saturating_add(1)
+}
+
+fn bytes(elements: usize, dtype: DType) -> usize {
+    elements.saturating_mul(dtype.bytes())
+}
+
+/// A packed buffer.
+fn packed(extents: &[&Extent], dtype: DType) -> usize {
+    let elements = extents.iter().fold(1_usize, |n, e| n.saturating_mul(e.size));
+    bytes(elements, dtype)
+}
+
+fn loops(kernel: &Kernel, k: &LoopKernel) -> Result<Vec<usize>, SpanError> {
+    let (operands, results) = (kernel.operands, kernel.results);
+    let mut spans = vec![0; operands + results];
+    let mut stored = vec![false; operands + results];
+    let loads = k.instrs.iter().filter_map(|i| match &i.op {
+        LoopOp::Load(view) => Some(("loads", 0..operands, view)),
+        _ => None,
+    });
+    let stores = k.stores.iter().map(|s| ("stores", operands..operands + results, &s.view));
+    for (does, range, view) in loads.chain(stores) {
+        if !range.contains(&view.buffer) {
+            let (kernel, buffer) = (kernel.name.clone(), view.buffer);
+            return Err(SpanError::View { kernel, does, buffer, operands, results });
+        }
+        let walk = k.loops.iter().map(|l| l.size).zip(view.strides.iter().copied());
+        let span = &mut spans[view.buffer];
+        *span = (*span).max(bytes(extent(view.offset, walk), view.dtype));
+        stored[view.buffer] = true;
+    }
+    match (operands..operands + results).find(|b| !stored[*b]) {
+        Some(buffer) => Err(SpanError::NoStore { kernel: kernel.name.clone(), buffer }),
+        None => Ok(spans),
+    }
+}
+
+fn gemm(k: &GemmKernel) -> Vec<usize> {
+    let all = || k.batch.iter().chain(&k.m).chain(&k.n).chain(&k.k);
+    // A buffer is walked by the loops that its index has; an empty reduction still writes zeros.
+    let a = extent(0, all().map(|l| (l.extent.size, l.a)));
+    let b = extent(0, all().map(|l| (l.extent.size, l.b)));
+    let c = extent(0, k.batch.iter().chain(&k.m).chain(&k.n).map(|l| (l.extent.size, l.c)));
+    [a, b, c].iter().map(|n| bytes(*n, k.dtype)).collect()
+}
+
+/// q, k, v, o, lse.
+fn attention(k: &AttentionKernel) -> [usize; 5] {
+    [
+        packed(&[&k.b, &k.s, &k.g, &k.r, &k.e], k.dtype),
+        packed(&[&k.b, &k.t, &k.g, &k.e], k.dtype),
+        packed(&[&k.b, &k.t, &k.g, &k.h], k.dtype),
+        packed(&[&k.b, &k.s, &k.g, &k.r, &k.h], k.dtype),
+        packed(&[&k.b, &k.s, &k.g, &k.r], k.dtype),
+    ]
+}
+
+/// Table, ids, rows.
+fn gather(k: &GatherKernel) -> [usize; 3] {
+    let rows: Vec<&Extent> = k.rows.iter().collect();
+    let wide: Vec<&Extent> = k.rows.iter().chain([&k.d]).collect();
+    [packed(&[&k.table, &k.d], k.dtype), packed(&rows, DType::I32), packed(&wide, k.dtype)]
+}
+
+fn copies(kernel: &Kernel, k: &CopyKernel) -> Result<Vec<usize>, SpanError> {
+    let mut spans = vec![0; kernel.operands + 1];
+    spans[kernel.operands] = k.fill.map_or(0, |(_, n)| bytes(n, k.dtype));
+    for b in &k.boxes {
+        if b.source >= kernel.operands {
+            let (operands, results) = (kernel.operands, kernel.results);
+            let (kernel, buffer) = (kernel.name.clone(), b.source);
+            return Err(SpanError::View { kernel, does: "loads", buffer, operands, results });
+        }
+        let read = bytes(extent(b.from, b.loops.iter().map(|(n, s, _)| (*n, *s))), k.dtype);
+        let written = bytes(extent(b.to, b.loops.iter().map(|(n, _, s)| (*n, *s))), k.dtype);
+        spans[b.source]  = spans[b.source].max(read);
+        spans[kernel.operands]  = spans[kernel.operands].max(written);
+    }
+    Ok(spans)
+}

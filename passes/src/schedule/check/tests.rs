@@ -1,0 +1,351 @@
+use super::*;
+use autoshard_ir::core::{Axis, DType, Scalar};
+use autoshard_ir::kernel::{AttentionKernel, CopyBox, CopyKernel, Extent, GatherKernel, GemmKernel, GemmLoop};
+use autoshard_ir::kernel::{Instr, Store};
+use autoshard_ir::program::{Collective, CollectiveKind};
+
+const D: usize = 16; // elements of every buffer
+const BYTES: usize = 64;
+
+fn ty() -> Type {
+    Type::new(DType::F32, &[("d", D)])
+}
+
+fn extent(size: usize) -> Extent {
+    Extent { name: "d".into(), size, global: size, axes: vec![] }
+}
+
+fn view(buffer: usize, offset: usize, stride: usize) -> View {
+    View { buffer, dtype: DType::F32, offset, strides: vec![stride] }
+}
+
+fn kernel(name: &str, operands: usize, results: usize, body: KernelBody) -> Kernel {
+    Kernel { name: name.into(), operands, results, flops: 0.0, bytes: 0.0, body }
+}
+
+/// A sum of its operands, elementwise.
+fn sum(operands: usize) -> Kernel {
+    let instr = |op, args| Instr { op, args, dtype: DType::F32, uniform: false };
+    let mut instrs: Vec<Instr> = (0..operands).map(|i| instr(LoopOp::Load(view(i, 0, 1)), vec![])).collect();
+    instrs.push(instr(LoopOp::Map(Scalar::Add), (0..operands).collect()));
+    let stores = vec![Store { view: view(operands, 0, 1), reg: operands, combine: None }];
+    kernel("add %z", operands, 1, KernelBody::Loop(LoopKernel { loops: vec![extent(D)], instrs, stores }))
+}
+
+fn run(kernel: usize, buffers: &[Buf]) -> Step {
+    Step::Kernel { kernel, buffers: buffers.to_vec() }
+}
+
+fn gather(input: Buf, output: Buf) -> Step {
+    Step::Collective { collective: 0, input, output }
+}
+
+fn call(args: &[Buf], results: &[Buf]) -> Step {
+    Step::Call { function: 0, args: args.to_vec(), results: results.to_vec() }
+}
+
+fn function(name: &str, params: &[&str], results: &[&str], frame: usize, steps: Vec<Step>) -> ProgramFunction {
+    let named = |names: &[&str]| names.iter().map(|n| (n.to_string(), ty())).collect();
+    ProgramFunction {
+        name: name.into(),
+        params: named(params),
+        results: named(results),
+        in_place: vec![None; results.len()],
+        frame,
+        steps,
+    }
+}
+
+use Buf::{Frame, Param, Result as Out};
+
+/// `body(x, y) = x + y` through the frame; `step(w, g)` calls it, reduces, and updates w in place.
+fn program() -> Program {
+    let body = function(
+        "body",
+        &["x", "y"],
+        &["z"],
+        2 * BYTES,
+        vec![
+            run(0, &[Param(0), Param(1), Frame(0)]),
+            run(0, &[Frame(0), Param(1), Frame(BYTES)]),
+            run(0, &[Frame(0), Frame(BYTES), Out(0)]),
+        ],
+    );
+    let mut step = function(
+        "step",
+        &["w", "g"],
+        &["w.new"],
+        2 * BYTES,
+        vec![
+            call(&[Param(0), Param(1)], &[Frame(0)]),
+            gather(Frame(0), Frame(BYTES)),
+            run(0, &[Param(0), Frame(BYTES), Out(0)]),
+        ],
+    );
+    step.in_place = vec![Some(0)];
+    Program {
+        mesh: Mesh::new(&[("tp", 2)]),
+        kernels: vec![sum(2)],
+        collectives: vec![Collective {
+            kind: CollectiveKind::AllReduce,
+            axes: vec![Axis::new("tp")],
+            from: ty(),
+            to: ty(),
+            name: "@step %r".into(),
+            control: false,
+        }],
+        functions: vec![body, step],
+        entry: 1,
+    }
+}
+
+/// The message for a program after one change.
+fn broken(change: impl FnOnce(&mut Program)) -> String {
+    let mut p = program();
+    change(&mut p);
+    check(&p).expect_err("must be rejected").to_string()
+}
+
+#[test]
+fn a_sound_program_passes() {
+    assert_eq!(check(&program()), Ok(()));
+}
+
+#[test]
+fn a_read_before_the_write() {
+    assert_eq!(
+        broken(|p| p.functions[0].steps.swap(0, 1)),
+        "@body: step 0 (add %z): reads frame+0, which nothing has written"
+    );
+    assert_eq!(
+        broken(|p| p.functions[0].steps.insert(0, run(0, &[Out(0), Param(0), Frame(0)]))),
+        "@body: step 0 (add %z): reads %z, which nothing has written"
+    );
+}
+
+#[test]
+fn an_overlap_is_an_overwrite() {
+    // The second buffer begins inside the first, which is read afterwards.
+    assert_eq!(
+        broken(|p| {
+            let steps = &mut p.functions[0].steps;
+            steps[1] = run(0, &[Param(0), Param(1), Frame(BYTES / 2)]);
+            steps[2] = run(0, &[Frame(0), Param(1), Out(0)]);
+        }),
+        "@body: step 2 (add %z): reads frame+0, which step 1 has overwritten"
+    );
+    // The same in one step.
+    assert_eq!(
+        broken(|p| p.functions[0].steps[1] = run(0, &[Frame(0), Param(1), Frame(BYTES / 2)])),
+        "@body: step 1 (add %z): writes frame+32 over frame+0"
+    );
+    assert_eq!(
+        broken(|p| p.functions[1].steps[1] = gather(Frame(0), Frame(0))),
+        "@step: step 1 (all_reduce @step %r): writes frame+0 over frame+0"
+    );
+    assert_eq!(
+        broken(|p| p.functions[1].steps[1] = Step::Copy { from: Frame(0), to: Frame(32), bytes: BYTES }),
+        "@step: step 1 (copy): writes frame+32 over frame+0"
+    );
+    assert_eq!(
+        broken(|p| {
+            // One that ends inside the next, and one that covers two.
+            let f = &mut p.functions[0];
+            f.frame = 4 * BYTES;
+            f.steps[0] = run(0, &[Param(0), Param(1), Frame(BYTES)]);
+            f.steps[1] = run(0, &[Param(0), Param(1), Frame(2 * BYTES)]);
+            f.steps.insert(2, run(0, &[Param(0), Param(1), Frame(BYTES + 4)]));
+            f.steps[3] = run(0, &[Param(0), Frame(2 * BYTES), Out(0)]);
+        }),
+        "@body: step 3 (add %z): reads frame+128, which step 2 has overwritten"
+    );
+}
+
+#[test]
+fn a_frame_that_is_too_small() {
+    assert_eq!(
+        broken(|p| p.functions[0].frame = BYTES),
+        "@body: step 1 (add %z): frame+64 ends at 128, the frame at 64"
+    );
+    assert!(broken(|p| p.functions[1].steps[0] = call(&[Param(0), Param(1)], &[Frame(usize::MAX)])).contains("frame"));
+}
+
+#[test]
+fn a_parameter_after_its_update() {
+    assert_eq!(
+        broken(|p| p.functions[1].steps.push(run(0, &[Param(0), Param(1), Frame(0)]))),
+        "@step: step 3 (add %z): reads %w, which step 2 has updated in place"
+    );
+    // The updated value has its own name.
+    let mut p = program();
+    p.functions[1].steps.push(run(0, &[Out(0), Param(1), Frame(0)]));
+    assert_eq!(check(&p), Ok(()));
+}
+
+#[test]
+fn updates_in_place_are_elementwise() {
+    let shift = |p: &mut Program| {
+        let mut k = sum(2);
+        let KernelBody::Loop(l) = &mut k.body else {
+            return;
+        };
+        l.instrs[0].op = LoopOp::Load(view(0, D - 1, 0)); // w[15] in every element
+        p.kernels.push(k);
+        p.functions[1].steps[2] = run(1, &[Param(0), Frame(BYTES), Out(0)]);
+    };
+    assert_eq!(broken(shift), "@step: step 2 (add %z): writes %w.new over %w");
+    assert_eq!(
+        broken(|p| p.functions[1].steps[1] = gather(Param(0), Out(0))),
+        "@step: step 1 (all_reduce @step %r): writes %w.new over %w"
+    );
+}
+
+#[test]
+fn a_call_in_place_checks_the_callee() {
+    let update = |p: &mut Program| p.functions[1].steps = vec![call(&[Param(0), Param(1)], &[Out(0)])];
+    let mut p = program();
+    update(&mut p);
+    assert_eq!(check(&p), Ok(()));
+    // The callee reads x after it has written z: sound alone, not when both are one buffer.
+    assert_eq!(
+        broken(|p| {
+            update(p);
+            p.functions[0].steps.push(run(0, &[Param(0), Param(1), Frame(0)]));
+        }),
+        "@body: step 3 (add %z): reads %x, which step 2 has updated in place"
+    );
+    assert_eq!(
+        broken(|p| p.functions[0].in_place = vec![Some(0)]),
+        "@step: step 0 (call @body): the callee updates %w in place, but its result goes to frame+0"
+    );
+    assert_eq!(
+        broken(|p| p.functions[1].steps = vec![call(&[Param(0), Param(0)], &[Out(0)])]),
+        "@step: step 0 (call @body): writes %w.new over %w"
+    );
+}
+
+#[test]
+fn sizes_are_those_of_the_writer() {
+    assert_eq!(
+        broken(|p| p.collectives[0].to = Type::new(DType::F32, &[("d", 8)])),
+        "@step: step 2 (add %z): frame+64 has 32 bytes, expected 64"
+    );
+    assert_eq!(
+        broken(|p| p.functions[0].params[0].1 = Type::new(DType::F64, &[("d", D)])),
+        "@step: step 0 (call @body): %w has 64 bytes, expected 128"
+    );
+    assert_eq!(
+        broken(|p| p.functions[0].results[0].1 = Type::new(DType::F32, &[("d", D + 1)])),
+        "@body: step 2 (add %z): %z has 68 bytes, expected 64"
+    );
+    assert_eq!(
+        broken(|p| {
+            p.functions[1].results[0].1.dims[0].axes = vec![Axis::new("tp")];
+        }),
+        "@step: result %w.new cannot be in place: parameter %w has 64 bytes, the result 32"
+    );
+}
+
+#[test]
+fn results_are_written_once() {
+    assert_eq!(broken(|p| p.functions[0].steps.truncate(2)), "@body: result %z is never written");
+    assert_eq!(
+        broken(|p| p.functions[0].steps.push(run(0, &[Param(0), Param(1), Out(0)]))),
+        "@body: step 3 (add %z): writes %z again, after step 2"
+    );
+    assert_eq!(
+        broken(|p| p.functions[0].steps[0] = run(0, &[Param(0), Param(0), Param(1)])),
+        "@body: step 0 (add %z): writes %y, a parameter without an update in place"
+    );
+    let mut p = program();
+    p.functions[1].steps[2] = run(0, &[Param(0), Frame(BYTES), Param(0)]);
+    assert_eq!(check(&p), Ok(()), "a parameter is another name for its update");
+}
+
+#[test]
+fn indices_and_counts() {
+    assert_eq!(broken(|p| p.entry = 7), "no function 7: the program has 2");
+    let fault = |step: Step| broken(|p| p.functions[1].steps[0] = step);
+    assert_eq!(fault(run(9, &[])), "@step: step 0 (kernel): no kernel 9");
+    assert_eq!(fault(run(0, &[Param(0), Frame(0)])), "@step: step 0 (add %z): 2 buffers, expected 3");
+    assert_eq!(fault(run(0, &[Param(5), Param(0), Frame(0)])), "@step: step 0 (add %z): no parameter 5");
+    assert_eq!(fault(run(0, &[Param(0), Param(0), Out(4)])), "@step: step 0 (add %z): no result 4");
+    assert_eq!(fault(call(&[Param(0)], &[Frame(0)])), "@step: step 0 (call @body): 1 arguments, expected 2");
+    assert_eq!(fault(call(&[Param(0), Param(1)], &[])), "@step: step 0 (call @body): 0 results, expected 1");
+    assert_eq!(
+        fault(Step::Collective { collective: 3, input: Param(0), output: Frame(0) }),
+        "@step: step 0 (collective): no collective 3"
+    );
+    assert_eq!(broken(|p| p.functions[0].steps.push(call(&[Param(0), Param(1)], &[Frame(0)]))), "@body calls itself");
+    assert_eq!(
+        broken(|p| p.functions[1].in_place = vec![]),
+        "@step: result %w.new cannot be in place: 0 entries for 1 results"
+    );
+    assert_eq!(
+        broken(|p| p.functions[1].in_place = vec![Some(5)]),
+        "@step: result %w.new cannot be in place: no parameter 5"
+    );
+}
+
+#[test]
+fn kernels_are_consistent() {
+    assert_eq!(
+        broken(|p| p.kernels[0].operands = 1),
+        "@body: step 0 (add %z): kernel add %z loads buffer 1, but has 1 operands and 1 results"
+    );
+    assert_eq!(
+        broken(|p| {
+            let KernelBody::Loop(l) = &mut p.kernels[0].body else {
+                return;
+            };
+            l.stores.clear();
+        }),
+        "@body: step 0 (add %z): kernel add %z never stores its buffer 2"
+    );
+    assert_eq!(
+        broken(|p| p.kernels[0].body = KernelBody::Attention(attention())),
+        "@body: step 0 (add %z): kernel add %z has 2 operands and 1 results, its template 3 and 2"
+    );
+}
+
+#[test]
+fn a_fill_writes_the_whole_buffer() {
+    // pad: 4 elements at 2, the rest is filled.
+    let pad = |fill| {
+        let boxes = vec![CopyBox { source: 0, from: 0, to: 2, loops: vec![(4, 1, 1)] }];
+        kernel("pad %z", 1, 1, KernelBody::Copy(CopyKernel { dtype: DType::F32, fill, boxes }))
+    };
+    let padded = |fill, at| {
+        let mut p = program();
+        p.kernels.push(pad(fill));
+        p.functions[0].steps[0] = run(1, &[Param(0), Frame(at)]);
+        p.functions[0].steps[1] = run(0, &[Param(0), Param(1), Frame(BYTES - at)]);
+        check(&p)
+    };
+    assert_eq!(padded(Some((0.0, D)), 0), Ok(()));
+    assert!(padded(None, 0).is_err());
+}
+
+fn attention() -> AttentionKernel {
+    let [b, s, t, g, r, e, h] = [2, 3, 5, 7, 11, 13, 17].map(extent);
+    AttentionKernel { b, s, t, g, r, e, h, scale: 1.0, causal: false, window: 0, dtype: DType::F32 }
+}
+
+#[test]
+fn spans_of_templates() {
+    let bytes = |operands, results, body| -> Vec<usize> {
+        let spans = spans(&kernel("k", operands, results, body)).expect("consistent");
+        spans.iter().map(|s| s / 4).collect()
+    };
+    let (q, k, v, o, lse) = (2 * 3 * 77 * 13, 2 * 5 * 7 * 13, 2 * 5 * 7 * 17, 2 * 3 * 77 * 17, 2 * 3 * 77);
+    assert_eq!(bytes(3, 2, KernelBody::Attention(attention())), [q, k, v, o, lse]);
+    assert_eq!(bytes(6, 3, KernelBody::AttentionBackward(attention())), [q, k, v, o, lse, o, q, k, v]);
+    let rows = || GatherKernel { rows: vec![extent(3), extent(2)], table: extent(7), d: extent(5), dtype: DType::F32 };
+    assert_eq!(bytes(2, 1, KernelBody::Gather(rows())), [35, 6, 30]);
+    assert_eq!(bytes(2, 1, KernelBody::Scatter(rows())), [30, 6, 35]);
+    // c[3, 5] = a[3, 7] · b[7, 5]
+    let one = |n, a, b, c| vec![GemmLoop { extent: extent(n), a, b, c }];
+    let gemm =
+        GemmKernel { batch: vec![], m: one(3, 7, 0, 5), n: one(5, 0, 1, 1), k: one(7, 1, 5, 0), dtype: DType::F32 };
+    assert_eq!(bytes(2, 1, KernelBody::Gemm(gemm)), [21, 35, 15]);
+}

@@ -1,0 +1,157 @@
+//! Schedule: local functions become programs — steps in order over a static memory plan.
+
+mod check;
+mod memory;
+
+pub use check::{check, CheckError, Fault, SpanError};
+
+use crate::lower::{self, LowerError};
+use autoshard_ir::core::{Def, Function, Module, Node, Semantics, ValueId};
+use autoshard_ir::program::{Buf, Collective, CollectiveKind, Program, ProgramFunction, Step};
+use std::collections::HashMap;
+
+/// Why a local module has no program.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ScheduleError {
+    /// A node has no kernel.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// The entry or a callee is missing.
+    #[error("no function @{0}")]
+    Missing(String),
+    /// A parameter that is updated in place is read afterwards.
+    #[error("%{0} is read after its update in place")]
+    ReadAfterUpdate(String),
+}
+
+/// The program of a local module. Results of the entry that are updates (`NAME.new`) live in the
+/// buffer of the parameter `NAME`.
+pub fn schedule(module: &Module) -> Result<Program, ScheduleError> {
+    let mut s = Scheduler {
+        module,
+        program: Program {
+            mesh: module.mesh.clone(),
+            kernels: Vec::new(),
+            collectives: Vec::new(),
+            functions: Vec::new(),
+            entry: 0,
+        },
+        kernels: HashMap::new(),
+        functions: HashMap::new(),
+    };
+    for f in &module.functions {
+        let done = s.function(f)?;
+        s.functions.insert(f.name.clone(), s.program.functions.len());
+        s.program.functions.push(done);
+    }
+    s.program.entry =
+        *s.functions.get(&module.entry).ok_or_else(|| ScheduleError::Missing(module.entry.clone()))?;
+    Ok(s.program)
+}
+
+struct Scheduler<'a> {
+    module: &'a Module,
+    program: Program,
+    /// Kernels by what determines them: layers of one kind share theirs.
+    kernels: HashMap<String, usize>,
+    functions: HashMap<String, usize>,
+}
+
+impl Scheduler<'_> {
+    fn function(&mut self, f: &Function) -> Result<ProgramFunction, ScheduleError> {
+        let in_place = if f.name == self.module.entry { updates(f)? } else { vec![None; f.results.len()] };
+        let plan = memory::plan(f, &self.module.mesh);
+        let mut steps = Vec::new();
+        for node in &f.nodes {
+            let step = self.step(f, node, &plan)?;
+            steps.push(step);
+        }
+        steps.extend(copies(f, &plan, &self.module.mesh));
+        let named = |v: ValueId| (f.value(v).name.clone(), f.ty(v).clone());
+        Ok(ProgramFunction {
+            name: f.name.clone(),
+            params: f.params.iter().map(|p| named(p.value)).collect(),
+            results: f.results.iter().map(|r| named(*r)).collect(),
+            in_place,
+            frame: plan.frame,
+            steps,
+        })
+    }
+
+    fn step(&mut self, f: &Function, node: &Node, plan: &memory::MemoryPlan) -> Result<Step, ScheduleError> {
+        let buf = |v: &ValueId| plan.buffers[v.0 as usize];
+        Ok(match node.op.semantics {
+            Semantics::Call => {
+                let name = node.callee.clone().unwrap_or_default();
+                let function = *self.functions.get(&name).ok_or(ScheduleError::Missing(name))?;
+                Step::Call {
+                    function,
+                    args: node.inputs.iter().map(buf).collect(),
+                    results: node.results.iter().map(buf).collect(),
+                }
+            }
+            Semantics::Collective => {
+                let collective = self.collective(f, node);
+                Step::Collective { collective, input: buf(&node.inputs[0]), output: buf(&node.results[0]) }
+            }
+            _ => {
+                let kernel = self.kernel(f, node)?;
+                Step::Kernel { kernel, buffers: node.inputs.iter().chain(&node.results).map(buf).collect() }
+            }
+        })
+    }
+
+    fn kernel(&mut self, f: &Function, node: &Node) -> Result<usize, ScheduleError> {
+        let types = node.inputs.iter().chain(&node.results).map(|v| f.ty(*v).to_string()).collect::<Vec<_>>();
+        let key = format!("{} {:?} {:?} {}", node.op.name, node.attrs, node.strategy, types.join(";"));
+        if let Some(k) = self.kernels.get(&key) {
+            return Ok(*k);
+        }
+        let kernel = lower::lower(f, node, &self.module.mesh)?;
+        self.program.kernels.push(kernel);
+        self.kernels.insert(key, self.program.kernels.len() - 1);
+        Ok(self.program.kernels.len() - 1)
+    }
+
+    fn collective(&mut self, f: &Function, node: &Node) -> usize {
+        let axes = node.attrs.get_text("axes").unwrap_or_default();
+        self.program.collectives.push(Collective {
+            kind: CollectiveKind::from_name(node.op.name).unwrap_or(CollectiveKind::Local),
+            axes: axes.split('·').filter(|a| !a.is_empty()).map(autoshard_ir::Axis::new).collect(),
+            from: f.ty(node.inputs[0]).clone(),
+            to: f.ty(node.results[0]).clone(),
+            name: format!("@{} %{}", f.name, f.value(node.results[0]).name),
+            control: node.attrs.get_int("control").is_ok_and(|c| c != 0),
+        });
+        self.program.collectives.len() - 1
+    }
+}
+
+/// Results of the entry that live in a parameter's buffer.
+fn updates(f: &Function) -> Result<Vec<Option<usize>>, ScheduleError> {
+    let mut out = Vec::new();
+    for r in &f.results {
+        let name = &f.value(*r).name;
+        let param = name.strip_suffix(".new").and_then(|n| f.find(n));
+        let position = param.and_then(|v| f.params.iter().position(|p| p.value == v));
+        if let (Some(v), Some(_), Def::Result(at, _)) = (param, position, f.value(*r).def) {
+            if f.nodes[at.0 as usize + 1..].iter().any(|n| n.inputs.contains(&v)) {
+                return Err(ScheduleError::ReadAfterUpdate(f.value(v).name.clone()));
+            }
+        }
+        out.push(position);
+    }
+    Ok(out)
+}
+
+/// Copies for results that are parameters, or that repeat an earlier result.
+fn copies(f: &Function, plan: &memory::MemoryPlan, mesh: &autoshard_ir::Mesh) -> Vec<Step> {
+    let mut out = Vec::new();
+    for (i, r) in f.results.iter().enumerate() {
+        let from = plan.buffers[r.0 as usize];
+        if from != Buf::Result(i) {
+            out.push(Step::Copy { from, to: Buf::Result(i), bytes: mesh.local_bytes(f.ty(*r)) });
+        }
+    }
+    out
+}

@@ -1,0 +1,76 @@
+//! Machines that a step runs on. Presets are embedded: the same input gives the same plan everywhere.
+
+use autoshard_ir::DType;
+use autoshard_passes::cost::Machine;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A preset: figures of a whole machine, which its ranks share.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preset {
+    /// Name, as the command line takes it.
+    pub name: String,
+    /// `cpu`.
+    pub kind: String,
+    /// What it stands for.
+    pub about: String,
+    /// FLOP/s of the machine by element type.
+    pub peak_flops: BTreeMap<String, f64>,
+    /// Bytes/s to memory, read plus write.
+    pub memory_bandwidth: f64,
+    /// Bytes/s that all ranks together copy from each other.
+    pub link_bandwidth: f64,
+    /// Seconds per collective.
+    pub collective_latency: f64,
+    /// Seconds per kernel.
+    pub kernel_latency: f64,
+    /// Where each figure comes from.
+    pub sources: BTreeMap<String, String>,
+}
+
+/// The text of the embedded preset of this machine.
+const THIS_MACHINE: &str = include_str!("../data/hardware/this-machine.json");
+
+impl Preset {
+    /// The preset of the machine that CPU ranks run on.
+    ///
+    /// # Errors
+    /// Only if the embedded file is damaged, which a test rules out.
+    pub fn this_machine() -> Result<Preset, serde_json::Error> {
+        serde_json::from_str(THIS_MACHINE)
+    }
+
+    /// Peak FLOP/s of the whole machine at an element type.
+    pub fn peak(&self, dtype: DType) -> f64 {
+        let found = self.peak_flops.get(dtype.name()).copied();
+        found.unwrap_or_else(|| self.peak_flops.values().copied().fold(f64::INFINITY, f64::min))
+    }
+
+    /// Figures of one of `ranks` ranks that share the machine.
+    pub fn rank(&self, ranks: usize) -> Machine {
+        let share = ranks.max(1) as f64;
+        let peak = self.peak_flops.iter().filter_map(|(n, p)| Some((DType::from_name(n)?, p / share))).collect();
+        Machine {
+            name: self.name.clone(),
+            peak,
+            memory_bandwidth: self.memory_bandwidth / share,
+            link_bandwidth: self.link_bandwidth / share,
+            // Ranks take turns on the cores, so latencies add up.
+            collective_latency: self.collective_latency * share,
+            kernel_latency: self.kernel_latency * share,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_embedded_preset_reads() {
+        let p = Preset::this_machine().unwrap();
+        assert_eq!(p.peak(DType::F32), 2.0 * p.peak(DType::F64));
+        assert_eq!(p.rank(8).peak_of(DType::F32) * 8.0, p.peak(DType::F32));
+    }
+}

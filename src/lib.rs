@@ -1,0 +1,20 @@
+//! autoshard: a compiler and planner for training neural networks on many accelerators.
+//!
+//! A model (a Hugging Face `config.json` or IR text) becomes a [`model::Model`]; a plan for it says
+//! which dimension of which tensor lives on which ranks ([`compile::plan`], [`compile::plan_mesh`]);
+//! [`compile::compile`] turns both into a sharded [`compile::Executable`]; a [`train::Trainer`] runs
+//! it. The command line makes the same calls.
+#![warn(missing_docs)]
+
+pub mod compile;
+pub mod data;
+pub mod hardware;
+pub mod import;
+pub mod json;
+pub mod model;
+pub mod train;
+pub mod weights;
+
+pub use autoshard_ir as ir;
+pub use autoshard_passes as passes;
+pub use autoshard_runtime as runtime;

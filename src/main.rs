@@ -1,0 +1,2 @@
+//! The `autoshard` command.
+fn main() {}

@@ -1,0 +1,205 @@
+//! Models: what a step computes, from a Hugging Face configuration or from IR text.
+
+use crate::import::{self, build, ConfigError, ModelConfig};
+use crate::weights::init::InitKind;
+use autoshard_ir::core::{BuildError, Function, Module, Type};
+use autoshard_ir::text::{self, Diagnostics};
+use autoshard_ir::verify::{verify, VerifyError};
+use autoshard_ir::{ops, DType};
+use autoshard_passes::{outline, simplify};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+pub use build::StepShape;
+
+/// A trainable tensor as a checkpoint stores it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tensor {
+    /// Name in the checkpoint and in the entry.
+    pub name: String,
+    /// Shape in the checkpoint, row-major; the entry's parameter splits dimensions of it.
+    pub shape: Vec<usize>,
+    /// How it is initialised without a checkpoint.
+    pub kind: InitKind,
+}
+
+/// A forward module whose entry is calls only, with its parameters and data.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// Family of the configuration, or `shard`.
+    pub family: String,
+    /// The module; its entry returns the mean loss.
+    pub module: Module,
+    /// Checkpoint tensors, in the order of the entry's trainable parameters.
+    pub tensors: Vec<Tensor>,
+    /// Sequences, positions, element type.
+    pub shape: StepShape,
+    /// Number of token ids.
+    pub vocab: usize,
+    /// FLOPs of one training step: three times the forward's products, causal attention counted
+    /// once (half of the full square), nothing recomputed.
+    pub flops: f64,
+    /// What the reader of a plan should know about the configuration.
+    pub notes: Vec<String>,
+    /// The configuration as it was read, for saving beside weights.
+    pub config: Option<serde_json::Value>,
+}
+
+/// Why a model could not be read.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ModelError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("{0}")]
+    Text(Diagnostics),
+    #[error("{path}: the module is not valid:\n{}", .errors.iter().map(|e| format!("  {e}")).collect::<Vec<_>>().join("\n"))]
+    Invalid { path: PathBuf, errors: Vec<VerifyError> },
+    #[error("{path}: {source}")]
+    Build { path: PathBuf, source: BuildError },
+    #[error("{path}: the entry @{entry} must take i32 tensors %tokens[b, s] and %labels[b, s] to be trained; it takes {got}")]
+    Inputs { path: PathBuf, entry: String, got: String },
+    #[error("{path}: {what} of {value} does not fit: {reason}")]
+    Shape { path: PathBuf, what: &'static str, value: usize, reason: String },
+}
+
+/// Largest sizes that a step may have; beyond them index arithmetic could overflow.
+const MOST: usize = 1 << 31;
+
+impl Model {
+    /// Reads a `config.json`, a folder holding one, or a `.shard` file.
+    ///
+    /// `shape` gives batch, positions and type; a `.shard` file brings its own and only the type of
+    /// the result is taken from it.
+    pub fn load(path: &Path, shape: StepShape) -> Result<Model, ModelError> {
+        if path.extension().is_some_and(|e| e == "shard") {
+            return Model::from_text(path);
+        }
+        Model::from_config(path, &import::load(path)?, shape)
+    }
+
+    /// Builds the module of a configuration.
+    pub fn from_config(path: &Path, config: &ModelConfig, shape: StepShape) -> Result<Model, ModelError> {
+        for (what, value) in [("batch", shape.batch), ("seq-len", shape.seq_len)] {
+            if value == 0 || value > MOST {
+                let reason = format!("it must be between 1 and {MOST}");
+                return Err(ModelError::Shape { path: path.into(), what, value, reason });
+            }
+        }
+        let built = build::build(config, shape).map_err(|source| ModelError::Build { path: path.into(), source })?;
+        let tensors = built.params.iter().map(|p| Tensor { name: p.name.clone(), shape: p.shape.clone(), kind: p.kind });
+        let module = simplify::simplify(&built.module);
+        Ok(Model {
+            path: path.into(),
+            family: config.family.model_type.to_string(),
+            tensors: tensors.collect(),
+            flops: 3.0 * forward_flops(&module),
+            module,
+            shape,
+            vocab: config.vocab,
+            notes: config.notes.clone(),
+            config: Some(config.raw.clone()),
+        })
+    }
+
+    /// Reads a module from its text.
+    pub fn from_text(path: &Path) -> Result<Model, ModelError> {
+        let source = std::fs::read_to_string(path).map_err(|source| ModelError::Io { path: path.into(), source })?;
+        let module = text::parse(&source, &path.display().to_string()).map_err(ModelError::Text)?;
+        verify(&module).map_err(|errors| ModelError::Invalid { path: path.into(), errors })?;
+        let module = simplify::simplify(&outline::outline(&module));
+        let Some(entry) = module.entry_function() else {
+            return Err(ModelError::Inputs { path: path.into(), entry: module.entry.clone(), got: "nothing".into() });
+        };
+        let tokens = input(entry, build::TOKENS);
+        let Some(ty) = tokens.filter(|_| input(entry, build::LABELS).is_some()) else {
+            let got: Vec<String> =
+                entry.params.iter().map(|p| format!("%{}: {}", entry.value(p.value).name, entry.ty(p.value))).collect();
+            return Err(ModelError::Inputs { path: path.into(), entry: module.entry.clone(), got: got.join(", ") });
+        };
+        let shape = StepShape { batch: ty.dims[0].size, seq_len: ty.dims[1].size, dtype: float_type(entry) };
+        let tensors = entry.params.iter().filter(|p| p.trainable).map(|p| {
+            let v = entry.value(p.value);
+            Tensor { name: v.name.clone(), shape: v.ty.sizes(), kind: kind_of(&v.name, &v.ty) }
+        });
+        Ok(Model {
+            path: path.into(),
+            family: "shard".to_string(),
+            tensors: tensors.collect(),
+            vocab: vocabulary(&module),
+            flops: 3.0 * forward_flops(&module),
+            shape,
+            module,
+            notes: Vec::new(),
+            config: None,
+        })
+    }
+
+    /// Number of trained parameters.
+    pub fn params(&self) -> usize {
+        self.tensors.iter().map(|t| t.shape.iter().product::<usize>()).sum()
+    }
+}
+
+fn input<'f>(entry: &'f Function, name: &str) -> Option<&'f Type> {
+    let ty = entry.params.iter().map(|p| p.value).find(|v| entry.value(*v).name == name).map(|v| entry.ty(v))?;
+    (ty.dtype == DType::I32 && ty.dims.len() == 2).then_some(ty)
+}
+
+fn float_type(entry: &Function) -> DType {
+    entry.params.iter().filter(|p| p.trainable).map(|p| entry.ty(p.value).dtype).next().unwrap_or(DType::F32)
+}
+
+/// The init rule by name and rank: biases, gains of one dimension, matrices.
+fn kind_of(name: &str, ty: &Type) -> InitKind {
+    match ty.dims.last() {
+        _ if name.ends_with(".bias") => InitKind::Bias,
+        Some(last) if ty.dims.len() > 1 => InitKind::Matrix { fan_in: last.size },
+        _ => InitKind::Gain,
+    }
+}
+
+/// Rows of the smallest table that tokens index.
+fn vocabulary(module: &Module) -> usize {
+    let tables = module.functions.iter().flat_map(|f| {
+        f.nodes.iter().filter(|n| n.op.name == "gather").map(|n| f.ty(n.inputs[0]).dims[0].size)
+    });
+    tables.min().unwrap_or(1 << 16)
+}
+
+/// FLOPs of the forward's products over all calls of the entry.
+fn forward_flops(module: &Module) -> f64 {
+    let Some(entry) = module.entry_function() else { return 0.0 };
+    let mut total = 0.0;
+    for call in &entry.nodes {
+        let Some(f) = call.callee.as_deref().and_then(|c| module.function(c)) else { continue };
+        total += f.nodes.iter().map(|n| node_flops(f, n)).sum::<f64>();
+    }
+    total
+}
+
+fn node_flops(f: &Function, node: &autoshard_ir::Node) -> f64 {
+    let types: Vec<&Type> = node.inputs.iter().map(|v| f.ty(*v)).collect();
+    let points = |op: &'static autoshard_ir::core::OpDef, types: &[&Type], attrs| -> f64 {
+        match ops::rule(op, types, attrs) {
+            Ok(rule) => rule.factors.iter().map(|f| f.size as f64).product(),
+            Err(_) => 0.0,
+        }
+    };
+    use autoshard_ir::core::Template;
+    match node.op.template {
+        Template::Gemm if types.len() > 1 => 2.0 * points(node.op, &types, &node.attrs),
+        Template::Attention => {
+            let d = |t: usize, i: usize| types[t].dims[i].size as f64;
+            let pairs = d(0, 1) * d(1, 1) * if node.attrs.get_int("causal") == Ok(1) { 0.5 } else { 1.0 };
+            let window = node.attrs.get_int("window").unwrap_or(0) as f64;
+            let pairs = if window > 0.0 { pairs.min(d(0, 1) * window) } else { pairs };
+            2.0 * d(0, 0) * d(0, 2) * d(0, 3) * pairs * (d(0, 4) + d(2, 3))
+        }
+        _ => 0.0,
+    }
+}
