@@ -246,6 +246,11 @@ impl Trainer {
         Ok(safetensors::write(path, &out)?)
     }
 
+    /// The ranks.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
     /// Memory of the largest rank, bytes.
     pub fn memory(&self) -> usize {
         (0..self.runtime.ranks()).map(|r| self.runtime.memory(r)).max().unwrap_or(0)

@@ -8,8 +8,8 @@
 mod common;
 
 use autoshard_ir::core::{
-    Attr, Attrs, Axis, DType, DimMap, FactorId, FactorKind, Linearity, OpDef, Rule, Scalar,
-    ScalarBody, Semantics, Strategy, Type, ValueId,
+    Attr, Attrs, Axis, DType, DimMap, FactorId, FactorKind, Linearity, OpDef, Rule, Scalar, ScalarBody, Semantics,
+    Strategy, Type, ValueId,
 };
 use autoshard_ir::interp::{self, Tensor};
 use autoshard_ir::verify::infer_states;
@@ -19,6 +19,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 const TOLERANCE: f64 = 1e-12;
+
+/// Element type and dimensions of an operand.
+type Operand<'a> = (DType, &'a [(&'a str, usize)]);
 
 /// One rank's part of one factor.
 #[derive(Clone, Copy)]
@@ -49,13 +52,7 @@ impl Split<'_> {
 
 /// Results of an operation on one rank. `types` are those of the whole operands, `inputs` what the
 /// rank holds of them.
-fn local(
-    op: &OpDef,
-    attrs: &Attrs,
-    types: &[&Type],
-    inputs: &[&Tensor],
-    split: Split,
-) -> Vec<Tensor> {
+fn local(op: &OpDef, attrs: &Attrs, types: &[&Type], inputs: &[&Tensor], split: Split) -> Vec<Tensor> {
     match op.semantics {
         Semantics::Primitive(rule) => vec![primitive(&rule(types, attrs).unwrap(), inputs, split)],
         Semantics::Composite(source) => {
@@ -93,14 +90,8 @@ fn primitive(rule: &Rule, inputs: &[&Tensor], split: Split) -> Tensor {
     for k in 0..sizes.iter().product() {
         let point = unravel(k, &sizes);
         let global: Vec<usize> = point.iter().zip(&starts).map(|(p, s)| p + s).collect();
-        let read = |i: usize| {
-            at(&rule.operands[i], &inputs[i].ty, &point, &sizes).map(|k| inputs[i].data[k])
-        };
-        let all = || {
-            (0..inputs.len())
-                .map(|i| read(i).unwrap_or(0.0))
-                .collect::<Vec<_>>()
-        };
+        let read = |i: usize| at(&rule.operands[i], &inputs[i].ty, &point, &sizes).map(|k| inputs[i].data[k]);
+        let all = || (0..inputs.len()).map(|i| read(i).unwrap_or(0.0)).collect::<Vec<_>>();
         let x = match rule.body.as_ref().unwrap() {
             ScalarBody::Map(Scalar::Identity) => all()[0],
             ScalarBody::Map(s) => s.eval(&all()),
@@ -140,10 +131,7 @@ fn unravel(mut k: usize, sizes: &[usize]) -> Vec<usize> {
 fn at(maps: &[DimMap], ty: &Type, point: &[usize], sizes: &[usize]) -> Option<usize> {
     maps.iter().zip(&ty.dims).try_fold(0, |k, (m, d)| {
         let index = m.factors.iter().fold(0, |i, f| i * sizes[*f] + point[*f]) as isize + m.offset;
-        usize::try_from(index)
-            .ok()
-            .filter(|i| *i < d.size)
-            .map(|i| k * d.size + i)
+        usize::try_from(index).ok().filter(|i| *i < d.size).map(|i| k * d.size + i)
     })
 }
 
@@ -167,9 +155,7 @@ fn shard(t: &Tensor, maps: &[DimMap], rule: &Rule, split: Split) -> Tensor {
         };
         let inner: usize = out.ty.dims[i + 1..].iter().map(|d| d.size).product();
         let rows = out.data.chunks(inner * out.ty.dims[i].size);
-        out.data = rows
-            .flat_map(|r| r[range.start * inner..range.end * inner].to_vec())
-            .collect();
+        out.data = rows.flat_map(|r| r[range.start * inner..range.end * inner].to_vec()).collect();
         out.ty.dims[i].size = range.len();
     }
     out
@@ -186,34 +172,17 @@ fn concat(parts: &[Tensor], dim: usize, ty: &Type) -> Tensor {
             data.extend_from_slice(&p.data[o * row..(o + 1) * row]);
         }
     }
-    Tensor {
-        ty: ty.clone(),
-        data,
-    }
+    Tensor { ty: ty.clone(), data }
 }
 
 /// The operation on every rank.
 fn on_shards(case: &Case, rule: &Rule, factor: &str, shards: usize) -> Vec<Vec<Tensor>> {
     (0..shards)
         .map(|rank| {
-            let split = Split {
-                factor,
-                shards,
-                rank,
-            };
-            let held: Vec<Tensor> = case
-                .inputs
-                .iter()
-                .zip(&rule.operands)
-                .map(|(t, m)| shard(t, m, rule, split))
-                .collect();
-            local(
-                case.op,
-                &case.attrs,
-                &case.types(),
-                &held.iter().collect::<Vec<_>>(),
-                split,
-            )
+            let split = Split { factor, shards, rank };
+            let held: Vec<Tensor> =
+                case.inputs.iter().zip(&rule.operands).map(|(t, m)| shard(t, m, rule, split)).collect();
+            local(case.op, &case.attrs, &case.types(), &held.iter().collect::<Vec<_>>(), split)
         })
         .collect()
 }
@@ -225,29 +194,12 @@ fn assemble(parts: &[Tensor], state: &Type) -> Option<Tensor> {
         return Some(concat(parts, dim, &ty));
     }
     if let Some(partial) = &state.partial {
-        let sum = |i: usize| {
-            parts
-                .iter()
-                .map(|p| p.data[i])
-                .reduce(|a, b| partial.monoid.combine(a, b))
-                .unwrap()
-        };
-        return Some(Tensor {
-            data: (0..ty.elements()).map(sum).collect(),
-            ty,
-        });
+        let sum = |i: usize| parts.iter().map(|p| p.data[i]).reduce(|a, b| partial.monoid.combine(a, b)).unwrap();
+        return Some(Tensor { data: (0..ty.elements()).map(sum).collect(), ty });
     }
     // Replicated: every rank must have all of it.
-    let same = parts.iter().all(|p| {
-        p.data
-            .iter()
-            .zip(&parts[0].data)
-            .all(|(a, b)| close(*a, *b, TOLERANCE))
-    });
-    same.then(|| Tensor {
-        ty,
-        data: parts[0].data.clone(),
-    })
+    let same = parts.iter().all(|p| p.data.iter().zip(&parts[0].data).all(|(a, b)| close(*a, *b, TOLERANCE)));
+    same.then(|| Tensor { ty, data: parts[0].data.clone() })
 }
 
 /// States of the results that the verifier infers when one axis takes this factor.
@@ -257,10 +209,7 @@ fn states(rule: &Rule, types: &[&Type], factor: &str, shards: usize) -> Result<V
     let mut operands: Vec<Type> = types.iter().map(|t| (*t).clone()).collect();
     for (ty, maps) in operands.iter_mut().zip(&rule.operands) {
         for (d, m) in ty.dims.iter_mut().zip(maps) {
-            if m.factors
-                .first()
-                .is_some_and(|f| rule.factors[*f].name == factor)
-            {
+            if m.factors.first().is_some_and(|f| rule.factors[*f].name == factor) {
                 d.axes = vec![axis.clone()];
             }
         }
@@ -275,8 +224,8 @@ fn numbers(n: usize, seed: u64) -> impl Iterator<Item = f64> {
 }
 
 /// A case of these shapes; integers are indices below `ids`.
-fn case(op: &str, attrs: Attrs, operands: &[(DType, &[(&str, usize)])], ids: usize) -> Case {
-    let tensor = |(i, (dtype, dims)): (usize, &(DType, &[(&str, usize)]))| {
+fn case(op: &str, attrs: Attrs, operands: &[Operand], ids: usize) -> Case {
+    let tensor = |(i, (dtype, dims)): (usize, &Operand)| {
         let ty = Type::new(*dtype, dims);
         let data = numbers(ty.elements(), i as u64).map(|x| match dtype {
             DType::I32 => ((x + 1.0) / 2.0 * ids as f64).floor(),
@@ -285,13 +234,7 @@ fn case(op: &str, attrs: Attrs, operands: &[(DType, &[(&str, usize)])], ids: usi
         Tensor::new(ty.clone(), data.collect())
     };
     let inputs = operands.iter().enumerate().map(tensor).collect();
-    Case {
-        op: ops::find(op).unwrap(),
-        attrs,
-        inputs,
-        outputs: Vec::new(),
-        note: "larger".to_string(),
-    }
+    Case { op: ops::find(op).unwrap(), attrs, inputs, outputs: Vec::new(), note: "larger".to_string() }
 }
 
 /// Cases where 2 and 4 divide every factor, beside the vectors, whose shapes are odd.
@@ -299,41 +242,23 @@ fn larger() -> Vec<Case> {
     use DType::{F64, I32};
     let none = Attrs::new;
     let spec = |s: &str| Attrs::new().text("spec", s);
-    let mask = |causal, window| {
-        none()
-            .float("scale", 0.4)
-            .int("causal", causal)
-            .int("window", window)
-    };
+    let mask = |causal, window| none().float("scale", 0.4).int("causal", causal).int("window", window);
     let q: &[(&str, usize)] = &[("b", 2), ("s", 8), ("g", 4), ("r", 4), ("e", 4)];
     let k: &[(&str, usize)] = &[("b", 2), ("t", 8), ("g", 4), ("e", 4)];
     let v: &[(&str, usize)] = &[("b", 2), ("t", 8), ("g", 4), ("h", 4)];
     let o: &[(&str, usize)] = &[("b", 2), ("s", 8), ("g", 4), ("r", 4), ("h", 4)];
     let lse: &[(&str, usize)] = &[("b", 2), ("s", 8), ("g", 4), ("r", 4)];
     let mut out = vec![
-        case(
-            "iota",
-            none().text("dim", "s").int("size", 8).text("dtype", "i32"),
-            &[],
-            0,
-        ),
+        case("iota", none().text("dim", "s").int("size", 8).text("dtype", "i32"), &[], 0),
         case(
             "constant",
-            none()
-                .floats("values", numbers(8, 1).collect())
-                .text("dim", "h")
-                .text("dtype", "f64"),
+            none().floats("values", numbers(8, 1).collect()).text("dim", "h").text("dtype", "f64"),
             &[],
             0,
         ),
         case(
             "random_uniform",
-            none()
-                .text("name", "w")
-                .int("seed", 3)
-                .text("dims", "a b c")
-                .ints("sizes", [4, 8, 4])
-                .text("dtype", "f32"),
+            none().text("name", "w").int("seed", 3).text("dims", "a b c").ints("sizes", [4, 8, 4]).text("dtype", "f32"),
             &[],
             0,
         ),
@@ -343,42 +268,16 @@ fn larger() -> Vec<Case> {
             &[(F64, &[("bs", 12), ("gr", 12)])],
             0,
         ),
-        case(
-            "reshape",
-            spec("b s g r -> (b s) (g r)"),
-            &[(F64, &[("b", 4), ("s", 3), ("g", 4), ("r", 3)])],
-            0,
-        ),
-        case(
-            "reshape",
-            spec("a (b c) -> (a b) c").ints("sizes", [2, 3]),
-            &[(F64, &[("a", 4), ("bc", 6)])],
-            0,
-        ),
-        case(
-            "gather",
-            none(),
-            &[(F64, &[("v", 8), ("d", 4)]), (I32, &[("b", 4), ("s", 8)])],
-            8,
-        ),
+        case("reshape", spec("b s g r -> (b s) (g r)"), &[(F64, &[("b", 4), ("s", 3), ("g", 4), ("r", 3)])], 0),
+        case("reshape", spec("a (b c) -> (a b) c").ints("sizes", [2, 3]), &[(F64, &[("a", 4), ("bc", 6)])], 0),
+        case("gather", none(), &[(F64, &[("v", 8), ("d", 4)]), (I32, &[("b", 4), ("s", 8)])], 8),
         case(
             "scatter_add",
             none().int("rows", 8),
-            &[
-                (F64, &[("b", 4), ("s", 8), ("d", 4)]),
-                (I32, &[("b", 4), ("s", 8)]),
-            ],
+            &[(F64, &[("b", 4), ("s", 8), ("d", 4)]), (I32, &[("b", 4), ("s", 8)])],
             8,
         ),
-        case(
-            "cross_entropy",
-            none(),
-            &[
-                (F64, &[("b", 4), ("s", 8), ("v", 8)]),
-                (I32, &[("b", 4), ("s", 8)]),
-            ],
-            8,
-        ),
+        case("cross_entropy", none(), &[(F64, &[("b", 4), ("s", 8), ("v", 8)]), (I32, &[("b", 4), ("s", 8)])], 8),
         case(
             "rope_table",
             none()
@@ -389,26 +288,11 @@ fn larger() -> Vec<Case> {
             &[],
             0,
         ),
-        case(
-            "rope",
-            none(),
-            &[
-                (F64, q),
-                (F64, &[("s", 8), ("h", 2)]),
-                (F64, &[("s", 8), ("h", 2)]),
-            ],
-            0,
-        ),
+        case("rope", none(), &[(F64, q), (F64, &[("s", 8), ("h", 2)]), (F64, &[("s", 8), ("h", 2)])], 0),
     ];
     for (causal, window) in [(1, 0), (1, 3), (0, 0)] {
-        out.push(case(
-            "attention",
-            mask(causal, window),
-            &[(F64, q), (F64, k), (F64, v)],
-            0,
-        ));
-        let all: [(DType, &[(&str, usize)]); 6] =
-            [(F64, q), (F64, k), (F64, v), (F64, o), (F64, lse), (F64, o)];
+        out.push(case("attention", mask(causal, window), &[(F64, q), (F64, k), (F64, v)], 0));
+        let all: [Operand; 6] = [(F64, q), (F64, k), (F64, v), (F64, o), (F64, lse), (F64, o)];
         out.push(case("attention_bwd", mask(causal, window), &all, 0));
     }
     out
@@ -425,8 +309,7 @@ fn rule(case: &Case) -> Rule {
 /// Whether the factor is the major part of a dimension that it shares: then it must divide.
 fn leads_a_group(rule: &Rule, f: FactorId) -> bool {
     let maps = rule.operands.iter().chain(&rule.results).flatten();
-    maps.into_iter()
-        .any(|m| m.factors.first() == Some(&f) && m.factors.len() > 1)
+    maps.into_iter().any(|m| m.factors.first() == Some(&f) && m.factors.len() > 1)
 }
 
 #[test]
@@ -448,8 +331,7 @@ fn free_factors_are_sound() {
                 let ranks = on_shards(&case, &rule, &factor.name, shards);
                 for (r, (state, want)) in states.iter().zip(&want).enumerate() {
                     let parts: Vec<Tensor> = ranks.iter().map(|r_| r_[r].clone()).collect();
-                    let got = assemble(&parts, state)
-                        .unwrap_or_else(|| panic!("{about}: result {r} differs by rank"));
+                    let got = assemble(&parts, state).unwrap_or_else(|| panic!("{about}: result {r} differs by rank"));
                     assert_close(&got, want, TOLERANCE, &format!("{about}: result {r}"));
                 }
                 *checked.entry(case.op.name).or_default() += 1;
@@ -458,11 +340,7 @@ fn free_factors_are_sound() {
     }
     // Elementwise work on scalars aside, every operation has a factor to split.
     for op in computing() {
-        assert!(
-            checked.contains_key(op.name),
-            "no factor of {} was checked",
-            op.name
-        );
+        assert!(checked.contains_key(op.name), "no factor of {} was checked", op.name);
     }
 }
 
@@ -480,20 +358,11 @@ fn inner_factors_need_a_combination() {
             let ranks = on_shards(&case, &rule, &factor.name, 2);
             let states = states(&rule, &case.types(), &factor.name, 2).unwrap();
             rule.factors[f].kind = FactorKind::Inner;
-            let right = states
-                .iter()
-                .zip(&want)
-                .enumerate()
-                .all(|(r, (state, want))| {
-                    let parts: Vec<Tensor> = ranks.iter().map(|r_| r_[r].clone()).collect();
-                    let got = assemble(&parts, state);
-                    got.is_some_and(|g| {
-                        g.data
-                            .iter()
-                            .zip(&want.data)
-                            .all(|(a, b)| close(*a, *b, TOLERANCE))
-                    })
-                });
+            let right = states.iter().zip(&want).enumerate().all(|(r, (state, want))| {
+                let parts: Vec<Tensor> = ranks.iter().map(|r_| r_[r].clone()).collect();
+                let got = assemble(&parts, state);
+                got.is_some_and(|g| g.data.iter().zip(&want.data).all(|(a, b)| close(*a, *b, TOLERANCE)))
+            });
             assert!(!right, "{case}: factor {} is free, not inner", factor.name);
         }
     }
@@ -501,10 +370,7 @@ fn inner_factors_need_a_combination() {
 
 /// Factors of the first case of an operation with their kinds, as `b free, d inner`.
 fn kinds(cases: &[Case], op: &str, of: impl Fn(&Case) -> bool) -> String {
-    let case = cases
-        .iter()
-        .find(|c| c.op.name == op && of(c))
-        .unwrap_or_else(|| panic!("no case of {op}"));
+    let case = cases.iter().find(|c| c.op.name == op && of(c)).unwrap_or_else(|| panic!("no case of {op}"));
     let text = |f: &autoshard_ir::core::Factor| {
         let kind = match f.kind {
             FactorKind::Free(Monoid::Sum) => "free",
@@ -514,12 +380,7 @@ fn kinds(cases: &[Case], op: &str, of: impl Fn(&Case) -> bool) -> String {
         };
         format!("{} {kind}", f.name)
     };
-    rule(case)
-        .factors
-        .iter()
-        .map(text)
-        .collect::<Vec<_>>()
-        .join(", ")
+    rule(case).factors.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
 #[test]
@@ -535,20 +396,11 @@ fn kinds_are_as_expected() {
         ("cross_entropy", "b free, s free, v inner"),
         ("cross_entropy_bwd", "b free, s free, v free"),
         // Every rank of a split h would have the whole lse, which is no state of a free factor.
-        (
-            "attention",
-            "b free, s free, g free, r free, e inner, t inner, h inner",
-        ),
-        (
-            "attention_bwd",
-            "b free, s free, g free, r free, e inner, t free, h free",
-        ),
+        ("attention", "b free, s free, g free, r free, e inner, t inner, h inner"),
+        ("attention_bwd", "b free, s free, g free, r free, e inner, t free, h free"),
         ("rope_table", "s free, h free"),
         ("rope", "b free, s free, g free, r free, e whole, h whole"),
-        (
-            "rope_bwd",
-            "b free, s free, g free, r free, e whole, h whole",
-        ),
+        ("rope_bwd", "b free, s free, g free, r free, e whole, h whole"),
         ("swiglu", "b free, s free, f free"),
         ("swiglu_bwd", "b free, s free, f free"),
         ("adamw", "d free, e free"),
@@ -592,32 +444,14 @@ fn linearity_is_sound() {
                 let mut inputs = case.inputs.clone();
                 for i in &set {
                     let cut = numbers(inputs[*i].data.len(), 7);
-                    inputs[*i].data = inputs[*i]
-                        .data
-                        .iter()
-                        .zip(cut)
-                        .map(|(x, c)| share(*x, c))
-                        .collect();
+                    inputs[*i].data = inputs[*i].data.iter().zip(cut).map(|(x, c)| share(*x, c)).collect();
                 }
                 interp::primitive(&rule, &inputs).unwrap()
             };
             let (first, second) = (run(|_, c| c), run(|x, c| x - c));
-            let data = first
-                .data
-                .iter()
-                .zip(&second.data)
-                .map(|(a, b)| a + b)
-                .collect();
-            let got = Tensor {
-                ty: first.ty.clone(),
-                data,
-            };
-            assert_close(
-                &got,
-                &want[0],
-                TOLERANCE,
-                &format!("{case}: partial operands {set:?}"),
-            );
+            let data = first.data.iter().zip(&second.data).map(|(a, b)| a + b).collect();
+            let got = Tensor { ty: first.ty.clone(), data };
+            assert_close(&got, &want[0], TOLERANCE, &format!("{case}: partial operands {set:?}"));
             checked += 1;
         }
     }

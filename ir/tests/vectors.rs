@@ -3,7 +3,7 @@
 
 mod common;
 
-use autoshard_ir::core::{Attrs, Axis, Builder, DType, Function, Module, Semantics, Type};
+use autoshard_ir::core::{Attrs, Builder, DType, Function, Module, Semantics, Type};
 use autoshard_ir::text::{parse, print};
 use autoshard_ir::verify::verify;
 use autoshard_ir::{ops, Mesh};
@@ -90,10 +90,7 @@ fn every_op() -> Module {
     main.results = results;
     functions.extend([callee, main]);
     Module {
-        mesh: Mesh {
-            axes: vec![(Axis::new("tp"), 2)],
-            ..Mesh::default()
-        },
+        mesh: Mesh::new(&[("tp", 2)]),
         functions,
         entry: "main".to_string(),
     }

@@ -2,6 +2,7 @@
 
 use super::{Attrs, Axis, OpDef, Type};
 use crate::mesh::Mesh;
+use std::collections::HashMap;
 
 /// Index of a node in its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -137,6 +138,18 @@ pub struct Function {
     pub results: Vec<ValueId>,
     /// For a backward function, its forward.
     pub backward: Option<Backward>,
+    /// Values by name.
+    pub index: NameIndex,
+}
+
+/// Values of a function by name. It follows from the values, so it does not count in comparisons.
+#[derive(Clone, Debug, Default)]
+pub struct NameIndex(HashMap<String, ValueId>);
+
+impl PartialEq for NameIndex {
+    fn eq(&self, _: &NameIndex) -> bool {
+        true
+    }
 }
 
 impl Function {
@@ -172,6 +185,10 @@ impl Function {
 
     /// The value of this name.
     pub fn find(&self, name: &str) -> Option<ValueId> {
+        if self.index.0.len() == self.values.len() {
+            return self.index.0.get(name).copied();
+        }
+        // Values that were added without the function's knowledge (or share a name): look at all.
         self.values.iter().position(|v| v.name == name).map(|i| ValueId(i as u32))
     }
 
@@ -210,6 +227,7 @@ impl Function {
     fn add_value(&mut self, name: &str, ty: Type, def: Def) -> ValueId {
         let name = self.fresh_name(name);
         let id = ValueId(self.values.len() as u32);
+        self.index.0.insert(name.clone(), id);
         self.values.push(Value { name, ty, def });
         id
     }

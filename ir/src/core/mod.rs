@@ -13,7 +13,7 @@ mod types;
 pub use attr::{Attr, Attrs};
 pub use build::{BuildError, Builder};
 pub use function::{
-    Backward, Def, FuncId, Function, Module, Node, NodeId, Param, ParamOf, Strategy, Value, ValueId,
+    Backward, Def, FuncId, Function, Module, NameIndex, Node, NodeId, Param, ParamOf, Strategy, Value, ValueId,
 };
 pub(crate) use op::dtype_attr;
 pub use op::{

@@ -1,9 +1,7 @@
 //! The vectors of `tests/vectors` as one-node functions. Each test takes what it needs.
 #![allow(dead_code)]
 
-use autoshard_ir::core::{
-    Attr, AttrKind, Attrs, BuildError, Builder, DType, Function, Module, OpDef, Semantics, Type,
-};
+use autoshard_ir::core::{Attr, AttrKind, Attrs, BuildError, Builder, DType, Function, Module, OpDef, Semantics, Type};
 use autoshard_ir::interp::{self, Tensor};
 use autoshard_ir::ops;
 use serde_json::Value as Json;
@@ -40,12 +38,8 @@ pub struct Case {
 impl Case {
     /// Appends the operands as parameters and the node; its results become the function's.
     pub fn build(&self, f: &mut Function) -> Result<(), BuildError> {
-        let inputs: Vec<_> = self
-            .inputs
-            .iter()
-            .enumerate()
-            .map(|(i, t)| f.add_param(&format!("x{i}"), t.ty.clone(), false))
-            .collect();
+        let inputs: Vec<_> =
+            self.inputs.iter().enumerate().map(|(i, t)| f.add_param(&format!("x{i}"), t.ty.clone(), false)).collect();
         let results = Builder::new(f).ops(&["y"], self.op.name, &inputs, self.attrs.clone())?;
         f.results.extend(results);
         Ok(())
@@ -67,14 +61,7 @@ impl Case {
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let types: Vec<String> = self.types().iter().map(|t| t.to_string()).collect();
-        write!(
-            f,
-            "{}({}) {:?} ({})",
-            self.op.name,
-            types.join(", "),
-            self.attrs.0,
-            self.note
-        )
+        write!(f, "{}({}) {:?} ({})", self.op.name, types.join(", "), self.attrs.0, self.note)
     }
 }
 
@@ -87,12 +74,7 @@ pub fn computing() -> impl Iterator<Item = &'static OpDef> {
 pub fn cases() -> Vec<Case> {
     [VECTORS, SOURCES]
         .into_iter()
-        .flat_map(|text| {
-            list(&serde_json::from_str(text).unwrap())
-                .iter()
-                .map(case)
-                .collect::<Vec<_>>()
-        })
+        .flat_map(|text| list(&serde_json::from_str(text).unwrap()).iter().map(case).collect::<Vec<_>>())
         .collect()
 }
 
@@ -137,9 +119,7 @@ fn attr(kind: AttrKind, v: &Json) -> Attr {
     match kind {
         AttrKind::Int => Attr::Int(int(v)),
         AttrKind::Float => Attr::Float(float(v)),
-        AttrKind::Str if v.is_array() => {
-            Attr::Str(list(v).iter().map(text).collect::<Vec<_>>().join(" "))
-        }
+        AttrKind::Str if v.is_array() => Attr::Str(list(v).iter().map(text).collect::<Vec<_>>().join(" ")),
         AttrKind::Str => Attr::Str(text(v).to_string()),
         AttrKind::Ints => Attr::Ints(list(v).iter().map(int).collect()),
         AttrKind::Floats => Attr::Floats(list(v).iter().map(float).collect()),
@@ -147,15 +127,10 @@ fn attr(kind: AttrKind, v: &Json) -> Attr {
 }
 
 fn tensor(v: &Json) -> Tensor {
-    let dims: Vec<(&str, usize)> = list(&v["dims"])
-        .iter()
-        .map(|d| (text(&d[0]), d[1].as_u64().unwrap() as usize))
-        .collect();
+    let dims: Vec<(&str, usize)> =
+        list(&v["dims"]).iter().map(|d| (text(&d[0]), d[1].as_u64().unwrap() as usize)).collect();
     let dtype = DType::from_name(text(&v["dtype"])).unwrap();
-    let data: Vec<f64> = list(&v["data"])
-        .iter()
-        .map(|x| x.as_f64().unwrap())
-        .collect();
+    let data: Vec<f64> = list(&v["data"]).iter().map(|x| x.as_f64().unwrap()).collect();
     let ty = Type::new(dtype, &dims);
     assert_eq!(ty.elements(), data.len());
     let tensor = Tensor::new(ty, data.clone());
@@ -165,17 +140,9 @@ fn tensor(v: &Json) -> Tensor {
 
 /// Panics unless the tensors have one shape and values within `tolerance·(1 + |want|)`.
 pub fn assert_close(got: &Tensor, want: &Tensor, tolerance: f64, about: &str) {
-    assert!(
-        got.ty.same_shape(&want.ty),
-        "{about}: {} is not {}",
-        got.ty,
-        want.ty
-    );
+    assert!(got.ty.same_shape(&want.ty), "{about}: {} is not {}", got.ty, want.ty);
     if let Some(i) = (0..want.data.len()).find(|i| !close(got.data[*i], want.data[*i], tolerance)) {
-        panic!(
-            "{about}: element {i} of {} is {}, not {}",
-            want.ty, got.data[i], want.data[i]
-        );
+        panic!("{about}: element {i} of {} is {}, not {}", want.ty, got.data[i], want.data[i]);
     }
 }
 

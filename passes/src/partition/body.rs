@@ -6,7 +6,7 @@ use crate::reshard;
 use autoshard_ir::core::{
     Attrs, Axis, Def, Function, Linearity, Module, Node, NodeId, Partial, Rule, Semantics, Strategy, Type, ValueId,
 };
-use autoshard_ir::{ops, text, verify, Mesh};
+use autoshard_ir::{ops, text, verify, Mesh, Monoid};
 use std::collections::HashMap;
 
 /// The local form of `f`; `done` holds the local functions before it.
@@ -15,7 +15,7 @@ pub fn localize(module: &Module, done: &Module, f: &Function) -> Result<Function
     let params = parameters(module, done, f).map_err(fail)?;
     let mut out = Function::new(f.name.clone());
     out.backward = f.backward.clone();
-    let mut l = Localizer { module, done, global: f, out, cache: HashMap::new() };
+    let mut l = Localizer { module, done, global: f, out, cache: HashMap::new(), reduced: HashMap::new() };
     let mut env: HashMap<ValueId, ValueId> = HashMap::new();
     for (p, ty) in f.params.iter().zip(params) {
         let name = &f.value(p.value).name;
@@ -65,6 +65,10 @@ struct Localizer<'a> {
     out: Function,
     /// Values already brought to a state: q, k and v share one gather.
     cache: HashMap<(ValueId, String), ValueId>,
+    /// For a partial value, what it was first reduced to. Later uses start from that: the sum is
+    /// formed once, so all its readers see the same bits, and a gather of it costs less than a second
+    /// reduction.
+    reduced: HashMap<ValueId, ValueId>,
 }
 
 impl Localizer<'_> {
@@ -89,7 +93,8 @@ impl Localizer<'_> {
         }
         let mut local = Vec::new();
         for (i, v) in inputs.iter().enumerate() {
-            let want = demanded(self.out.ty(*v), &rule.operands[i], &rule, &node.strategy);
+            let mut want = demanded(self.out.ty(*v), &rule.operands[i], &rule, &node.strategy);
+            want.partial = self.travels(&rule, node, *v);
             local.push(self.bring(*v, &want, false));
         }
         let types: Vec<Type> = local.iter().map(|v| self.out.ty(*v).clone()).collect();
@@ -97,6 +102,18 @@ impl Localizer<'_> {
         let results = self.emit(f, node, local, node.strategy.clone(), states);
         env.extend(node.results.iter().copied().zip(results));
         Ok(())
+    }
+
+    /// The partial sum that passes through the node unreduced: a linear node of one operand that does
+    /// not grow it. Reducing after it moves as many bytes or fewer, and sums that meet later are
+    /// reduced once.
+    fn travels(&self, rule: &Rule, node: &Node, v: ValueId) -> Option<Partial> {
+        let ty = self.out.ty(v);
+        let grows = rule.result_types.iter().any(|r| r.elements() > ty.elements());
+        let partial = ty.partial.as_ref().filter(|p| p.monoid == Monoid::Sum)?;
+        let split = partial.axes.iter().any(|a| node.strategy.axes().iter().any(|(b, _)| a == b));
+        let passes = rule.linear == Linearity::Joint && rule.operands.len() == 1 && !grows && !split;
+        passes.then(|| partial.clone())
     }
 
     fn emit(&mut self, f: &Function, node: &Node, inputs: Vec<ValueId>, strategy: Strategy, states: Vec<Type>) -> Vec<ValueId> {
@@ -121,7 +138,7 @@ impl Localizer<'_> {
         let mut body = ops::compose::body(source, &types, &node.attrs)?;
         let mut inner: HashMap<ValueId, ValueId> = HashMap::new();
         for (p, v) in body.params.iter().zip(&node.inputs) {
-            inner.insert(p.value, env[v]);
+            inner.insert(p.value, self.renamed(env[v], body.ty(p.value)));
         }
         for i in 0..body.nodes.len() {
             let rule = rule_of(&body, &body.nodes[i])?;
@@ -133,6 +150,30 @@ impl Localizer<'_> {
         }
         env.extend(node.results.iter().copied().zip(body.results.iter().map(|r| inner[r])));
         Ok(())
+    }
+
+    /// The value with the dimension names that a composite's body gives it, which its strategies refer
+    /// to.
+    fn renamed(&mut self, v: ValueId, like: &Type) -> ValueId {
+        let have = self.out.ty(v).clone();
+        if have.dims.iter().zip(&like.dims).all(|(a, b)| a.name == b.name) {
+            return v;
+        }
+        let Some(op) = ops::find("transpose") else { return v };
+        let names = have.dims.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(" ");
+        let axes = have.dims.iter().flat_map(|d| d.axes.iter().map(|a| (a.clone(), d.name.clone()))).collect();
+        let node = Node {
+            op,
+            attrs: Attrs::new().text("spec", format!("{names} -> {names}")),
+            callee: None,
+            inputs: vec![v],
+            results: Vec::new(),
+            strategy: Strategy::from_axes(axes),
+            of: None,
+        };
+        let name = self.out.value(v).name.clone();
+        let id = self.out.add_node(node, vec![(name, with_state(like, &have))]);
+        self.out.node(id).results[0]
     }
 
     /// A sum that takes the state of its operands. Partial sums over different axes meet in the union
@@ -195,9 +236,15 @@ impl Localizer<'_> {
         if let Some(done) = self.cache.get(&key).filter(|_| !entry_param) {
             return *done;
         }
-        let mut cur = v;
-        for m in reshard::plan(self.out.ty(v), want, self.mesh()) {
+        let mut cur = match self.reduced.get(&v) {
+            Some(r) if want.partial.is_none() => *r,
+            _ => v,
+        };
+        for m in reshard::plan(self.out.ty(cur), want, self.mesh()) {
             cur = self.collective(cur, &m, control);
+            if self.out.ty(v).partial.is_some() && self.out.ty(cur).partial.is_none() {
+                self.reduced.entry(v).or_insert(cur);
+            }
         }
         self.cache.insert(key, cur);
         cur
@@ -251,7 +298,12 @@ impl Localizer<'_> {
                     b.of == f.name && b.params.contains(&autoshard_ir::core::ParamOf::Result(i))
                 })
             });
-            return Ok(if saved { dual(have) } else { have.clone() });
+            let kept = self.reduced.get(&v).map(|r| self.out.ty(*r));
+            return Ok(match kept {
+                Some(kept) if saved => kept.clone(),
+                None if saved => dual(have),
+                _ => have.clone(),
+            });
         };
         let forward = self.done.function(&b.of).ok_or_else(|| format!("@{} must stand before its backward", b.of))?;
         let p = forward.params[b.results[i]];

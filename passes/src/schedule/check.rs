@@ -467,8 +467,8 @@ impl<'a> Memory<'a> {
         Memory {
             function,
             in_place,
-            param_bytes(&function.params),
-            result_bytes(&function.results),
+            param_bytes: bytes(&function.params),
+            result_bytes: bytes(&function.results),
             frame: BTreeMap::new(),
             lost: HashMap::new(),
             results: vec![None; function.results.len()],

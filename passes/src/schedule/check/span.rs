@@ -168,8 +168,8 @@ fn copies(kernel: &Kernel, k: &CopyKernel) -> Result<Vec<usize>, SpanError> {
         }
         let read = bytes(extent(b.from, b.loops.iter().map(|(n, s, _)| (*n, *s))), k.dtype);
         let written = bytes(extent(b.to, b.loops.iter().map(|(n, _, s)| (*n, *s))), k.dtype);
-        spans[b.source]  = spans[b.source].max(read);
-        spans[kernel.operands]  = spans[kernel.operands].max(written);
+        spans[b.source] = spans[b.source].max(read);
+        spans[kernel.operands] = spans[kernel.operands].max(written);
     }
     Ok(spans)
 }
