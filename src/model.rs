@@ -2,7 +2,7 @@
 
 use crate::import::{self, build, ConfigError, ModelConfig};
 use crate::weights::init::InitKind;
-use autoshard_ir::core::{BuildError, Function, Module, Type};
+use autoshard_ir::core::{BuildError, Function, Module, Template, Type};
 use autoshard_ir::text::{self, Diagnostics};
 use autoshard_ir::verify::{verify, VerifyError};
 use autoshard_ir::{ops, DType};
@@ -166,7 +166,7 @@ fn kind_of(name: &str, ty: &Type) -> InitKind {
 /// Rows of the smallest table that tokens index.
 fn vocabulary(module: &Module) -> usize {
     let tables = module.functions.iter().flat_map(|f| {
-        f.nodes.iter().filter(|n| n.op.name == "gather").map(|n| f.ty(n.inputs[0]).dims[0].size)
+        f.nodes.iter().filter(|n| n.op.template == Template::Gather).map(|n| f.ty(n.inputs[0]).dims[0].size)
     });
     tables.min().unwrap_or(1 << 16)
 }
@@ -190,7 +190,6 @@ fn node_flops(f: &Function, node: &autoshard_ir::Node) -> f64 {
             Err(_) => 0.0,
         }
     };
-    use autoshard_ir::core::Template;
     match node.op.template {
         Template::Gemm if types.len() > 1 => 2.0 * points(node.op, &types, &node.attrs),
         Template::Attention => {

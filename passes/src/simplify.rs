@@ -63,7 +63,7 @@ fn identity(f: &Function, node: &Node, result: &Type) -> Option<ValueId> {
     let x = *node.inputs.first()?;
     let same = f.ty(x) == result;
     match body_of(f, node)? {
-        ScalarBody::Map(Scalar::Identity) if same && node.op.name == "cast" => Some(x),
+        ScalarBody::Map(Scalar::Identity) if same => Some(x),
         ScalarBody::Map(Scalar::Affine { mul, add }) if same && mul.get() == 1.0 && add.get() == 0.0 => Some(x),
         _ => None,
     }
@@ -77,10 +77,10 @@ fn fold(f: &Function, node: &mut Node) {
     let constant = |v: &ValueId| -> Option<Tensor> {
         let Def::Result(n, _) = f.value(*v).def else { return None };
         let n = f.node(n);
-        if n.op.name != "constant" || !f.ty(*v).dims.is_empty() {
-            return None;
+        match body_of(f, n)? {
+            ScalarBody::Values(values) if f.ty(*v).dims.is_empty() => Some(Tensor::new(f.ty(*v).clone(), values)),
+            _ => None,
         }
-        Some(Tensor::new(f.ty(*v).clone(), n.attrs.get_floats("values").ok()?))
     };
     let Some(args) = node.inputs.iter().map(constant).collect::<Option<Vec<_>>>() else { return };
     let types: Vec<&Type> = args.iter().map(|t| &t.ty).collect();

@@ -146,10 +146,29 @@ pub fn rule(source: &str, inputs: &[&Type], attrs: &Attrs) -> Result<Rule, Strin
         factors: factors.0,
         operands,
         results,
-        result_types: body.results.iter().map(|r| body.ty(*r).clone()).collect(),
+        result_types: body.results.iter().map(|r| named_like(body.ty(*r), &body, inputs)).collect(),
         body: None,
         linear: Linearity::None,
     })
+}
+
+/// A result's type with the names that the operands have for its dimensions (those of the header where
+/// that would name two dimensions alike).
+fn named_like(result: &Type, body: &Function, inputs: &[&Type]) -> Type {
+    let outer = |name: &str| {
+        let mut pairs = body.params.iter().zip(inputs).flat_map(|(p, ty)| body.ty(p.value).dims.iter().zip(&ty.dims));
+        pairs.find(|(inner, _)| inner.name == name).map(|(_, d)| d.name.clone())
+    };
+    let mut named = result.clone();
+    for d in &mut named.dims {
+        d.name = outer(&d.name).unwrap_or_else(|| d.name.clone());
+    }
+    let unique = named.dims.iter().enumerate().all(|(i, d)| named.dims[..i].iter().all(|e| e.name != d.name));
+    if unique {
+        named
+    } else {
+        result.clone()
+    }
 }
 
 fn node_rules(body: &Function) -> Result<Vec<Rule>, String> {

@@ -74,7 +74,7 @@ impl Split<'_> {
         }
         let axes = &self.taken[*major];
         let factor = &self.rule.factors[*major];
-        if !minor.is_empty() && factor.size % self.mesh.span(axes).max(1) != 0 {
+        if !minor.is_empty() && !factor.size.is_multiple_of(self.mesh.span(axes).max(1)) {
             return Err(format!(
                 "factor {} of size {} is the major part of dimension {}, so the axes {} must divide it",
                 factor.name,

@@ -15,16 +15,23 @@ pub fn lower(l: &Lowering) -> Result<KernelBody, String> {
         Semantics::Composite(source) => ops::compose::body(source, &l.inputs, &l.node.attrs)?,
         _ => single(l)?,
     };
-    let mut b = LoopBuilder::new(l, &body)?;
-    for node in &body.nodes {
-        let types: Vec<&Type> = node.inputs.iter().map(|v| body.ty(*v)).collect();
-        let rule = ops::rule(node.op, &types, &node.attrs)?;
-        b.node(&body, node, &rule)?;
+    let rules = rules(&body)?;
+    let mut b = LoopBuilder::new(l, &body, &rules);
+    for (node, rule) in body.nodes.iter().zip(&rules) {
+        b.node(&body, node, rule)?;
     }
     for (i, r) in body.results.iter().enumerate() {
         b.store(&body, i, *r)?;
     }
     Ok(KernelBody::Loop(b.kernel))
+}
+
+fn rules(body: &Function) -> Result<Vec<Rule>, String> {
+    let rule = |node: &Node| {
+        let types: Vec<&Type> = node.inputs.iter().map(|v| body.ty(*v)).collect();
+        ops::rule(node.op, &types, &node.attrs)
+    };
+    body.nodes.iter().map(rule).collect()
 }
 
 /// A primitive as a body of one node, its values named by factors.
@@ -71,14 +78,14 @@ struct LoopBuilder<'a> {
 }
 
 impl<'a> LoopBuilder<'a> {
-    fn new(l: &'a Lowering<'a>, body: &Function) -> Result<LoopBuilder<'a>, String> {
-        let names = loop_names(body)?;
+    fn new(l: &'a Lowering<'a>, body: &Function, rules: &[Rule]) -> LoopBuilder<'a> {
+        let names = loop_names(body, rules);
         let loops = names.iter().map(|n| extent(l, body, n)).collect();
         let mut kernel = LoopKernel { loops, instrs: Vec::new(), stores: Vec::new() };
         if names.is_empty() {
             kernel.loops.push(Extent { name: "one".to_string(), size: 1, global: 1, axes: Vec::new() });
         }
-        Ok(LoopBuilder { l, names, kernel, known: HashMap::new(), loads: HashMap::new() })
+        LoopBuilder { l, names, kernel, known: HashMap::new(), loads: HashMap::new() }
     }
 
     fn lane(&self) -> Option<&str> {
@@ -142,7 +149,7 @@ impl<'a> LoopBuilder<'a> {
         let ty = body.ty(result);
         let (dtype, uniform) = (ty.dtype, self.uniform(ty));
         let known = match rule.body.as_ref().ok_or("a composite inside a composite")? {
-            ScalarBody::Map(_) if node.op.name == "slice" => Known::Reg(self.slice(body, node, rule, ty)?, None),
+            ScalarBody::Map(_) if is_window(body, node, rule) => Known::Reg(self.slice(body, node, rule, ty)?, None),
             ScalarBody::Sum(_) if node.inputs.len() > 1 => self.concat(body, node, rule)?,
             ScalarBody::Map(s) => {
                 let args = node.inputs.iter().map(|v| self.read(body, *v)).collect::<Result<Vec<_>, _>>()?;
@@ -284,12 +291,15 @@ impl<'a> LoopBuilder<'a> {
 }
 
 /// The loops: dimensions of the largest value that lives in registers, in that value's order.
-fn loop_names(body: &Function) -> Result<Vec<String>, String> {
+fn loop_names(body: &Function, rules: &[Rule]) -> Vec<String> {
+    let nodes = || body.nodes.iter().zip(rules);
     let sliced = |v: ValueId| {
-        let mut uses = body.nodes.iter().filter(|n| n.inputs.contains(&v)).peekable();
-        uses.peek().is_some() && uses.all(|n| n.op.name == "slice")
+        let mut uses = nodes().filter(|(n, _)| n.inputs.contains(&v)).peekable();
+        uses.peek().is_some() && uses.all(|(n, r)| is_window(body, n, r))
     };
-    let joined = |v: ValueId| body.nodes.iter().any(|n| n.results.contains(&v) && n.op.name == "concat");
+    let joined = |v: ValueId| {
+        nodes().any(|(n, r)| n.results.contains(&v) && matches!(r.body, Some(ScalarBody::Sum(_))))
+    };
     let lives: Vec<&Type> = (0..body.values.len() as u32)
         .map(ValueId)
         .filter(|v| !sliced(*v) && !joined(*v))
@@ -309,7 +319,16 @@ fn loop_names(body: &Function) -> Result<Vec<String>, String> {
         }
     }
     extra.extend(largest);
-    Ok(extra)
+    extra
+}
+
+/// Whether the node reads a window of an operand: a dimension larger than the factor that walks it.
+fn is_window(body: &Function, node: &Node, rule: &Rule) -> bool {
+    let operands = rule.operands.iter().zip(&node.inputs);
+    operands.flat_map(|(maps, v)| maps.iter().zip(&body.ty(*v).dims)).any(|(m, d)| match m.factors[..] {
+        [f] => m.offset > 0 || rule.factors[f].size < d.size,
+        _ => false,
+    })
 }
 
 /// Local extent of a loop: the node's factor of that name, or a whole range inside the body.

@@ -148,7 +148,10 @@ impl Localizer<'_> {
             let n = body.nodes[i].clone();
             self.node(&body, &n, &mut inner)?;
         }
-        env.extend(node.results.iter().copied().zip(body.results.iter().map(|r| inner[r])));
+        for (outer, r) in node.results.iter().zip(&body.results) {
+            let named = self.renamed(inner[r], f.ty(*outer));
+            env.insert(*outer, named);
+        }
         Ok(())
     }
 
@@ -162,13 +165,14 @@ impl Localizer<'_> {
         let Some(op) = ops::find("transpose") else { return v };
         let names = have.dims.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(" ");
         let axes = have.dims.iter().flat_map(|d| d.axes.iter().map(|a| (a.clone(), d.name.clone()))).collect();
+        let strategy = Strategy::from_axes(axes);
         let node = Node {
             op,
             attrs: Attrs::new().text("spec", format!("{names} -> {names}")),
             callee: None,
             inputs: vec![v],
             results: Vec::new(),
-            strategy: Strategy::from_axes(axes),
+            strategy,
             of: None,
         };
         let name = self.out.value(v).name.clone();

@@ -14,7 +14,7 @@
 mod body;
 mod states;
 
-pub(crate) use states::demanded;
+pub(crate) use states::first_use;
 
 use autoshard_ir::core::{Function, Module};
 

@@ -49,7 +49,7 @@ pub fn check(rule: &Rule, node: &Node, mesh: &Mesh) -> Result<bool, String> {
 fn check_groups(rule: &Rule, f: usize, node: &Node, mesh: &Mesh) -> Result<(), String> {
     let grouped = rule.operands.iter().chain(&rule.results).flatten().any(|m| m.factors.len() > 1 && m.factors[0] == f);
     let ways = mesh.span(&node.strategy.of_factor(&rule.factors[f].name));
-    if grouped && rule.factors[f].size % ways != 0 {
+    if grouped && !rule.factors[f].size.is_multiple_of(ways) {
         return Err(format!("factor {} of {} is split {ways} ways across a reshape; it must divide", rule.factors[f].name, rule.factors[f].size));
     }
     Ok(())
@@ -93,7 +93,7 @@ pub fn with_state(ty: &Type, like: &Type) -> Type {
 }
 
 /// The state that the first use of a parameter asks for; whole on every rank if there is none.
-fn first_use(f: &Function, p: &Param) -> Result<Type, String> {
+pub(crate) fn first_use(f: &Function, p: &Param) -> Result<Type, String> {
     for node in &f.nodes {
         let Some(i) = node.inputs.iter().position(|v| *v == p.value) else { continue };
         if node.strategy == Strategy::Follow || matches!(node.op.semantics, Semantics::Call) {

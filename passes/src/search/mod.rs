@@ -109,7 +109,7 @@ pub fn search(module: &Module, devices: usize, machine: &Machine) -> Result<Vec<
 
 /// dp × fsdp × tp of `devices`, tp with and without sequence parallelism.
 fn meshes(devices: usize) -> Vec<Degrees> {
-    let divisors = |n: usize| (1..=n).filter(move |d| n % d == 0);
+    let divisors = |n: usize| (1..=n).filter(move |d| n.is_multiple_of(*d));
     let mut out = Vec::new();
     for tp in divisors(devices) {
         for fsdp in divisors(devices / tp) {

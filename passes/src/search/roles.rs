@@ -6,7 +6,7 @@
 //! pieces of it: tp = tp.0·tp.1 with tp.0 over g and tp.1 over r.
 
 use super::{list, SearchError};
-use autoshard_ir::core::{Axis, Dim, FactorKind, Function, Module, Node, Rule, Semantics, Strategy, Type};
+use autoshard_ir::core::{Axis, Dim, FactorKind, Function, Module, Node, Rule, Semantics, Strategy, Template, Type};
 use autoshard_ir::plan::Plan;
 use autoshard_ir::{ops, Mesh};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct Degrees {
 fn heads(module: &Module) -> Vec<(usize, usize)> {
     let mut out = Vec::new();
     for f in &module.functions {
-        for n in f.nodes.iter().filter(|n| n.op.name == "attention") {
+        for n in f.nodes.iter().filter(|n| n.op.template == Template::Attention) {
             let q = &f.ty(n.inputs[0]).dims;
             if q.len() == 5 && !out.contains(&(q[2].size, q[3].size)) {
                 out.push((q[2].size, q[3].size));
@@ -40,7 +40,7 @@ fn heads(module: &Module) -> Vec<(usize, usize)> {
 
 /// The cut of tp into a part over g and a part over r, if there is one.
 fn cut(tp: usize, g: usize, r: usize) -> Option<(usize, usize)> {
-    (1..=tp).rev().filter(|t0| tp % t0 == 0).map(|t0| (t0, tp / t0)).find(|(t0, t1)| g % t0 == 0 && r % t1 == 0)
+    (1..=tp).rev().filter(|t0| tp.is_multiple_of(*t0)).map(|t0| (t0, tp / t0)).find(|(t0, t1)| g.is_multiple_of(*t0) && r.is_multiple_of(*t1))
 }
 
 /// Tensor degrees that fit the heads of every attention node: t₀·t₁ with t₀ | g and t₁ | r.
@@ -192,13 +192,7 @@ fn used_as(module: &Module, entry: &Function, v: autoshard_ir::ValueId) -> Optio
         let Some(i) = n.inputs.iter().position(|x| *x == v) else { continue };
         let f = module.function(n.callee.as_deref()?)?;
         let p = f.params.get(i)?;
-        for user in f.nodes.iter().filter(|u| u.inputs.contains(&p.value)) {
-            let types: Vec<&Type> = user.inputs.iter().map(|x| f.ty(*x)).collect();
-            let rule = ops::rule(user.op, &types, &user.attrs).ok()?;
-            let k = user.inputs.iter().position(|x| *x == p.value)?;
-            let ty = crate::partition::demanded(f.ty(p.value), &rule.operands[k], &rule, &user.strategy);
-            return Some(ty.dims);
-        }
+        return Some(crate::partition::first_use(f, p).ok()?.dims);
     }
     None
 }

@@ -191,7 +191,7 @@ impl Task<'_> {
             return Err(self.malformed(format!("a view of buffer {buffer}, which does not exist")));
         };
         let size = dtype.bytes();
-        if memory.ptr as usize % size != 0 {
+        if !(memory.ptr as usize).is_multiple_of(size) {
             return Err(self.malformed(format!("buffer {buffer} is not aligned to {dtype}")));
         }
         let mut last = Some(offset);
