@@ -103,11 +103,7 @@ impl Document {
         };
         parser.space();
         if parser.at == text.len() {
-            return Err(parser.error(
-                0,
-                "the file is empty",
-                "a JSON value, such as an object, was expected",
-            ));
+            return Err(parser.error(0, "the file is empty", "a JSON value, such as an object, was expected"));
         }
         let value = parser.value(0)?;
         parser.space();
@@ -115,12 +111,7 @@ impl Document {
             let message = format!("found {} after the end of the JSON value", parser.found());
             return Err(parser.error(parser.at, &message, ""));
         }
-        Ok(Document {
-            file: file.to_string(),
-            value,
-            positions: parser.positions,
-            non_finite: parser.non_finite,
-        })
+        Ok(Document { file: file.to_string(), value, positions: parser.positions, non_finite: parser.non_finite })
     }
 
     /// Where the key of a JSON pointer (`/rope_scaling/factor`) stands.
@@ -152,13 +143,7 @@ fn decode<'a>(file: &str, bytes: &'a [u8]) -> Result<&'a str, JsonError> {
             [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "the file is UTF-16; save it as UTF-8",
             _ => "save the file as UTF-8",
         };
-        syntax(
-            file,
-            &before,
-            before.len(),
-            &format!("byte 0x{:02x} is not UTF-8", bytes[e.valid_up_to()]),
-            hint,
-        )
+        syntax(file, &before, before.len(), &format!("byte 0x{:02x} is not UTF-8", bytes[e.valid_up_to()]), hint)
     })
 }
 
@@ -168,14 +153,8 @@ const START: Pos = Pos { line: 1, column: 1 };
 /// The position after `passed`, text that starts at `from`.
 fn advance(from: Pos, passed: &str) -> Pos {
     passed.chars().fold(from, |pos, c| match c {
-        '\n' => Pos {
-            line: pos.line + 1,
-            column: 1,
-        },
-        _ => Pos {
-            line: pos.line,
-            column: pos.column + 1,
-        },
+        '\n' => Pos { line: pos.line + 1, column: 1 },
+        _ => Pos { line: pos.line, column: pos.column + 1 },
     })
 }
 
@@ -184,27 +163,16 @@ fn syntax(file: &str, text: &str, at: usize, message: &str, hint: &str) -> JsonE
     const WINDOW: usize = 60;
     let pos = advance(START, &text[..at]);
     let start = text[..at].rfind('\n').map_or(0, |n| n + 1);
-    let line: Vec<char> = text[start..]
-        .chars()
-        .take(pos.column - 1 + WINDOW)
-        .take_while(|c| !"\r\n".contains(*c))
-        .collect();
+    let line: Vec<char> =
+        text[start..].chars().take(pos.column - 1 + WINDOW).take_while(|c| !"\r\n".contains(*c)).collect();
     let skip = (pos.column - 1).saturating_sub(WINDOW);
-    let shown: String = line[skip.min(line.len())..]
-        .iter()
-        .map(|&c| if c == '\t' { ' ' } else { c })
-        .collect();
+    let shown: String = line[skip.min(line.len())..].iter().map(|&c| if c == '\t' { ' ' } else { c }).collect();
     let caret = " ".repeat(pos.column - 1 - skip);
     let mut excerpt = format!("  | {shown}\n  | {caret}^");
     if !hint.is_empty() {
         excerpt += &format!("\n  hint: {hint}");
     }
-    JsonError::Syntax {
-        file: file.to_string(),
-        pos,
-        message: message.to_string(),
-        excerpt,
-    }
+    JsonError::Syntax { file: file.to_string(), pos, message: message.to_string(), excerpt }
 }
 
 struct Parser<'a> {
@@ -253,45 +221,26 @@ impl Parser<'_> {
             Some(b'/' | b'#') => "JSON has no comments; remove it",
             Some(b'\'') => "JSON strings use double quotes",
             Some(b'T' | b'F') => "JSON's truth values are `true` and `false`",
-            Some(b'N') if self.text[self.at..].starts_with("None") => {
-                "JSON's empty value is `null`"
-            }
+            Some(b'N') if self.text[self.at..].starts_with("None") => "JSON's empty value is `null`",
             None => "the file ends too early: it may be cut off",
             _ => "",
         };
-        self.error(
-            self.at,
-            &format!("expected {what}, found {}", self.found()),
-            hint,
-        )
+        self.error(self.at, &format!("expected {what}, found {}", self.found()), hint)
     }
 
     fn value(&mut self, depth: usize) -> Parsed<Value> {
         if depth > MAX_DEPTH {
             let message = format!("nested more than {MAX_DEPTH} deep");
-            return Err(self.error(
-                self.at,
-                &message,
-                "no configuration needs this; the file is damaged or hostile",
-            ));
+            return Err(self.error(self.at, &message, "no configuration needs this; the file is damaged or hostile"));
         }
         self.space();
-        const WORDS: [(&str, Value); 3] = [
-            ("true", Value::Bool(true)),
-            ("false", Value::Bool(false)),
-            ("null", Value::Null),
-        ];
-        if let Some((word, value)) = WORDS
-            .into_iter()
-            .find(|(w, _)| self.text[self.at..].starts_with(w))
-        {
+        const WORDS: [(&str, Value); 3] =
+            [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("null", Value::Null)];
+        if let Some((word, value)) = WORDS.into_iter().find(|(w, _)| self.text[self.at..].starts_with(w)) {
             self.at += word.len();
             return Ok(value);
         }
-        if let Some(word) = ["NaN", "Infinity", "-Infinity"]
-            .into_iter()
-            .find(|w| self.text[self.at..].starts_with(w))
-        {
+        if let Some(word) = ["NaN", "Infinity", "-Infinity"].into_iter().find(|w| self.text[self.at..].starts_with(w)) {
             self.at += word.len();
             self.non_finite.insert(self.pointer.clone(), word);
             return Ok(Value::Null);
@@ -321,11 +270,7 @@ impl Parser<'_> {
                 return Err(self.expected("a key in double quotes"));
             }
             let key = self.string()?;
-            self.pointer = format!(
-                "{}/{}",
-                &self.pointer[..outer],
-                key.replace('~', "~0").replace('/', "~1")
-            );
+            self.pointer = format!("{}/{}", &self.pointer[..outer], key.replace('~', "~0").replace('/', "~1"));
             let here = advance(self.mark.1, &self.text[self.mark.0..start]);
             self.mark = (start, here);
             if let Some(first) = self.positions.insert(self.pointer.clone(), here) {
@@ -379,15 +324,8 @@ impl Parser<'_> {
         self.at += 1;
         self.space();
         if self.peek() == Some(close) {
-            let message = format!(
-                "trailing comma: no {item} follows before `{}`",
-                close as char
-            );
-            return Err(self.error(
-                comma,
-                &message,
-                "JSON allows no comma after the last item; remove it",
-            ));
+            let message = format!("trailing comma: no {item} follows before `{}`", close as char);
+            return Err(self.error(comma, &message, "JSON allows no comma after the last item; remove it"));
         }
         Ok(false)
     }
@@ -439,13 +377,7 @@ impl Parser<'_> {
                 self.at += 1;
                 return self.unicode(start);
             }
-            _ => {
-                return Err(self.error(
-                    start,
-                    "unknown escape in a string",
-                    "a backslash is written `\\\\`",
-                ))
-            }
+            _ => return Err(self.error(start, "unknown escape in a string", "a backslash is written `\\\\`")),
         };
         self.at += 1;
         Ok(simple)
@@ -462,22 +394,14 @@ impl Parser<'_> {
             let low = self.hex4(start)?;
             if (0xDC00..0xE000).contains(&low) {
                 let code = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
-                return char::from_u32(code)
-                    .ok_or_else(|| self.error(start, "not a Unicode character", ""));
+                return char::from_u32(code).ok_or_else(|| self.error(start, "not a Unicode character", ""));
             }
         }
-        Err(self.error(
-            start,
-            "half of a surrogate pair",
-            "write the character itself, in UTF-8",
-        ))
+        Err(self.error(start, "half of a surrogate pair", "write the character itself, in UTF-8"))
     }
 
     fn hex4(&mut self, start: usize) -> Parsed<u32> {
-        let digits = self
-            .text
-            .get(self.at..self.at + 4)
-            .filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+        let digits = self.text.get(self.at..self.at + 4).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
         let code = digits.and_then(|d| u32::from_str_radix(d, 16).ok());
         self.at += 4;
         code.ok_or_else(|| self.error(start, "expected four hexadecimal digits after \\u", ""))
@@ -485,10 +409,7 @@ impl Parser<'_> {
 
     fn number(&mut self) -> Parsed<Value> {
         let start = self.at;
-        while matches!(
-            self.peek(),
-            Some(b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9')
-        ) {
+        while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9')) {
             self.at += 1;
         }
         let text = &self.text[start..self.at];
@@ -508,8 +429,7 @@ impl Parser<'_> {
         let number = text.parse::<f64>().ok().and_then(Number::from_f64);
         Ok(number.map_or_else(
             || {
-                self.non_finite
-                    .insert(self.pointer.clone(), "a number beyond the range of f64");
+                self.non_finite.insert(self.pointer.clone(), "a number beyond the range of f64");
                 Value::Null
             },
             Value::Number,
@@ -540,9 +460,7 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> String {
-        Document::parse("c.json", text.as_bytes())
-            .unwrap_err()
-            .to_string()
+        Document::parse("c.json", text.as_bytes()).unwrap_err().to_string()
     }
 
     #[test]
@@ -557,37 +475,26 @@ mod tests {
     fn a_byte_order_mark_is_skipped() {
         let doc = Document::parse("c.json", b"\xEF\xBB\xBF{\"hidden_size\":64}").unwrap();
         assert_eq!(doc.value["hidden_size"], 64);
-        let utf16 = Document::parse("c.json", b"\xFF\xFE{\0}\0")
-            .unwrap_err()
-            .to_string();
+        let utf16 = Document::parse("c.json", b"\xFF\xFE{\0}\0").unwrap_err().to_string();
         assert!(utf16.contains("UTF-16; save it as UTF-8"), "{utf16}");
     }
 
     #[test]
     fn bare_infinities_are_remembered() {
-        let doc = Document::parse(
-            "c.json",
-            br#"{"a": NaN, "b": {"c": [0, -Infinity]}, "d": Infinity, "e": 1e999}"#,
-        )
-        .unwrap();
+        let doc =
+            Document::parse("c.json", br#"{"a": NaN, "b": {"c": [0, -Infinity]}, "d": Infinity, "e": 1e999}"#).unwrap();
         assert!(doc.value["a"].is_null());
         assert_eq!(doc.non_finite("/a"), Some("NaN"));
         assert_eq!(doc.non_finite("/b/c/1"), Some("-Infinity"));
         assert_eq!(doc.non_finite("/d"), Some("Infinity"));
-        assert_eq!(
-            doc.non_finite("/e"),
-            Some("a number beyond the range of f64")
-        );
+        assert_eq!(doc.non_finite("/e"), Some("a number beyond the range of f64"));
         assert_eq!(doc.non_finite("/b/c/0"), None);
     }
 
     #[test]
     fn a_duplicate_key_is_named_with_both_places() {
         let e = error("{\"num_hidden_layers\":2,\n \"num_hidden_layers\":32}");
-        assert!(
-            e.starts_with("c.json:2:2: the key `num_hidden_layers` is given twice (first at 1:2)"),
-            "{e}"
-        );
+        assert!(e.starts_with("c.json:2:2: the key `num_hidden_layers` is given twice (first at 1:2)"), "{e}");
         assert!(e.contains("  |  \"num_hidden_layers\":32}\n  |  ^"), "{e}");
         // The same key in two objects is not a duplicate.
         assert!(Document::parse("c.json", br#"{"a":{"x":1},"b":{"x":2}}"#).is_ok());
@@ -596,10 +503,7 @@ mod tests {
     #[test]
     fn a_trailing_comma_has_a_place_and_a_hint() {
         let e = error("{\"hidden_size\":64,\"num_hidden_layers\":2,}");
-        assert!(
-            e.starts_with("c.json:1:40: trailing comma: no key follows before `}`"),
-            "{e}"
-        );
+        assert!(e.starts_with("c.json:1:40: trailing comma: no key follows before `}`"), "{e}");
         assert!(e.contains("remove it"), "{e}");
         assert!(error("[1,2,\n]").contains("c.json:1:5: trailing comma"));
     }
@@ -630,13 +534,8 @@ mod tests {
         assert!(error("[\"\\u12\"]").contains("four hexadecimal digits"));
         let long = error(&format!("{{\"a\": \"{}\", x}}", "y".repeat(500)));
         assert!(long.lines().all(|l| l.len() < 140), "{long}");
-        let missing = Document::read(Path::new("no/such.json"))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            missing.starts_with("no/such.json: cannot read the file"),
-            "{missing}"
-        );
+        let missing = Document::read(Path::new("no/such.json")).unwrap_err().to_string();
+        assert!(missing.starts_with("no/such.json: cannot read the file"), "{missing}");
     }
 
     proptest::proptest! {

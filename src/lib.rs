@@ -6,12 +6,14 @@
 //! it. The command line makes the same calls.
 #![warn(missing_docs)]
 
+pub mod artifact;
 pub mod compile;
 pub mod data;
 pub mod hardware;
 pub mod import;
 pub mod json;
 pub mod model;
+pub mod report;
 pub mod train;
 pub mod weights;
 

@@ -91,7 +91,8 @@ impl Model {
             }
         }
         let built = build::build(config, shape).map_err(|source| ModelError::Build { path: path.into(), source })?;
-        let tensors = built.params.iter().map(|p| Tensor { name: p.name.clone(), shape: p.shape.clone(), kind: p.kind });
+        let tensors =
+            built.params.iter().map(|p| Tensor { name: p.name.clone(), shape: p.shape.clone(), kind: p.kind });
         let module = simplify::simplify(&built.module);
         Ok(Model {
             path: path.into(),

@@ -78,7 +78,8 @@ impl Trainer {
         preset: &Preset,
         options: Options,
     ) -> Result<Trainer, TrainError> {
-        let dtype = DType::from_name(&exe.meta.precision).ok_or_else(|| TrainError::Precision(exe.meta.precision.clone()))?;
+        let dtype =
+            DType::from_name(&exe.meta.precision).ok_or_else(|| TrainError::Precision(exe.meta.precision.clone()))?;
         let runtime = Runtime::new(exe.program.clone(), options)?;
         weights.check(exe.meta.tensors.iter().map(|t| (t.name.as_str(), &t.shape[..])))?;
         let mut t = Trainer { peak: preset.peak(dtype), exe, runtime, data, dtype, step: 0, start: None };
@@ -116,7 +117,14 @@ impl Trainer {
         Ok(())
     }
 
-    fn read_part(&self, tensor: &Tensor, weights: &Weights, ty: &Type, rank: usize, index: usize) -> Result<Vec<f64>, TrainError> {
+    fn read_part(
+        &self,
+        tensor: &Tensor,
+        weights: &Weights,
+        ty: &Type,
+        rank: usize,
+        index: usize,
+    ) -> Result<Vec<f64>, TrainError> {
         let parts = self.runtime.parts(rank, Buf::Param(index))?;
         let start: Vec<usize> = parts.iter().map(|p| p.start).collect();
         let size: Vec<usize> = parts.iter().map(|p| p.len).collect();
@@ -146,7 +154,8 @@ impl Trainer {
 
     /// Runs one step.
     pub fn step(&mut self) -> Result<Step, TrainError> {
-        let (tokens, labels, t) = (self.param("input", TOKENS)?, self.param("input", LABELS)?, self.param("input", "t")?);
+        let (tokens, labels, t) =
+            (self.param("input", TOKENS)?, self.param("input", LABELS)?, self.param("input", "t")?);
         let mut hashes = Vec::new();
         for rank in 0..self.runtime.ranks() {
             let part = self.runtime.parts(rank, Buf::Param(tokens))?[0];
@@ -227,7 +236,11 @@ impl Trainer {
         Ok(())
     }
 
-    fn write_tensors(&self, path: &Path, read: &dyn Fn(&str) -> Result<Vec<f64>, TrainError>) -> Result<(), TrainError> {
+    fn write_tensors(
+        &self,
+        path: &Path,
+        read: &dyn Fn(&str) -> Result<Vec<f64>, TrainError>,
+    ) -> Result<(), TrainError> {
         let tensors = &self.exe.meta.tensors;
         let values = tensors.iter().map(|t| read(&t.name)).collect::<Result<Vec<_>, _>>()?;
         let narrow: Vec<Vec<f32>> = match self.dtype {

@@ -52,7 +52,9 @@ fn run(program: &Program, args: &[Vec<f64>]) -> Vec<Vec<f64>> {
 /// too; q and k norms are sums over heads even without it.
 #[test]
 fn c06_norm_gradients_are_summed_over_tp() {
-    for (mesh, name) in [("tp=2", "model.layers.0.input_layernorm.weight"), ("tp=2,sp=0", "model.layers.1.self_attn.q_norm.weight")] {
+    for (mesh, name) in
+        [("tp=2", "model.layers.0.input_layernorm.weight"), ("tp=2,sp=0", "model.layers.1.self_attn.q_norm.weight")]
+    {
         let one = train(build("qwen3_tiny", "", DType::F64), &golden("qwen3_tiny"));
         let exe = Arc::new(build("qwen3_tiny", mesh, DType::F64));
         let m = &exe.meta;
@@ -234,8 +236,7 @@ fn the_interpreter_agrees_with_the_golden() {
     let model = Model::load(&golden_dir("llama_tiny"), shape).unwrap();
     let entry: &Function = model.module.entry_function().unwrap();
     let data = Dataset::golden(0, model.vocab, 64, 4, false).unwrap();
-    let rows: Vec<Vec<f64>> =
-        (0..4).map(|b| data.row(0, b).unwrap().iter().map(|x| f64::from(*x)).collect()).collect();
+    let rows: Vec<Vec<f64>> = (0..4).map(|b| data.row(0, b).unwrap().iter().map(|x| f64::from(*x)).collect()).collect();
     let ids = |from: usize| rows.iter().flat_map(|r| r[from..from + 64].to_vec()).collect::<Vec<f64>>();
     let weights = Weights::Init { seed: 0 };
     let args: Vec<Tensor> = entry

@@ -72,3 +72,38 @@ fn local() {
         check(&format!("qwen3.local.{name}"), &m);
     }
 }
+
+/// The reference page of the operations follows from their declarations.
+#[test]
+fn operations_page() {
+    use autoshard::ir::core::{Gradient, Semantics};
+    let mut page = String::from(
+        "# Operations\n\nWritten by `AUTOSHARD_BLESS=1 cargo test --test golden` from the declarations in `ir/src/ops`.\n\n\
+         | operation | kind | template | attributes (optional in brackets) | gradient | what it computes |\n|---|---|---|---|---|---|\n",
+    );
+    for op in autoshard::ir::ops::all() {
+        let kind = match op.semantics {
+            Semantics::Primitive(_) => "primitive",
+            Semantics::Composite(_) => "composite",
+            Semantics::Collective => "collective",
+            Semantics::Call => "call",
+        };
+        let gradient = match &op.gradient {
+            Gradient::Derived(_) => "derived".to_string(),
+            Gradient::Backward { op, .. } => format!("`{op}`"),
+            Gradient::Body => "of its body".to_string(),
+            Gradient::None(reason) => format!("none: {reason}"),
+        };
+        let attrs: Vec<String> =
+            op.attrs.iter().map(|a| if a.required { a.name.to_string() } else { format!("[{}]", a.name) }).collect();
+        let doc = op.doc.replace('|', "\\|");
+        page +=
+            &format!("| `{}` | {kind} | {:?} | {} | {gradient} | {doc} |\n", op.name, op.template, attrs.join(", "));
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
+    if std::env::var_os("AUTOSHARD_BLESS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let want = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(page == want, "docs/operations.md is not what the declarations say; AUTOSHARD_BLESS=1 writes it");
+}

@@ -1,15 +1,15 @@
-//! Whole models against an independent framework's numbers, on every mesh.
+//! Whole models against an independent framework's numbers, on every mesh, in f64 through an `.asx`.
 
 mod common;
 
 use autoshard::ir::DType;
-use common::{build, compare, golden, train};
+use common::{build, build_asx, compare, golden, train};
 
 /// Runs a golden on meshes in f64 at the tolerances that sharding must keep, and in f32.
 fn check(name: &str, meshes: &[&str]) {
     let g = golden(name);
     for mesh in meshes {
-        let e = compare(name, &train(build(name, mesh, DType::F64), &g), &g);
+        let e = compare(name, &train(build_asx(name, mesh, DType::F64), &g), &g);
         println!("{name} f64 {mesh:20} {e:?}");
         let ok = e.loss <= 1e-9 && e.grad <= 1e-7 && e.norm <= 1e-8 && e.delta <= 1e-8;
         assert!(ok, "{name} f64 on {mesh:?}: {e:?}");

@@ -30,29 +30,17 @@ fn initial_tensors_match_the_goldens() {
         let (config, golden) = (load(&folder).expect("a config"), golden(&folder));
         let specs = params(&config);
         assert_eq!(golden["num_params"], num_params(&config), "{folder:?}");
-        assert_eq!(
-            golden["init"].as_object().map(|o| o.len()),
-            Some(specs.len())
-        );
+        assert_eq!(golden["init"].as_object().map(|o| o.len()), Some(specs.len()));
         for spec in specs {
             let want = &golden["init"][&spec.name];
             assert_eq!(want["shape"], json!(spec.shape), "{}", spec.name);
             let mut values = Vec::new();
             Stream::new(&spec.name, 0).extend(spec.kind, 0..spec.len() as u64, &mut values);
-            let l2 = values
-                .iter()
-                .map(|&v| f64::from(v).powi(2))
-                .sum::<f64>()
-                .sqrt();
+            let l2 = values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>().sqrt();
             let want_l2 = want["l2"].as_f64().expect("l2");
             assert!((l2 - want_l2).abs() < 1e-12 * want_l2, "{}", spec.name);
             if let Some(hash) = want.get("fnv1a64_le_bytes") {
-                assert_eq!(
-                    *hash,
-                    format!("{:016x}", value_hash(&values)),
-                    "{}",
-                    spec.name
-                );
+                assert_eq!(*hash, format!("{:016x}", value_hash(&values)), "{}", spec.name);
             }
         }
     }
@@ -79,8 +67,7 @@ fn tokens_match_the_goldens() {
         let (config, golden) = (load(&folder).expect("a config"), golden(&folder));
         let size = |key: &str| golden[key].as_u64().expect("a size") as usize;
         // The hashes are of the rule's steps, whether or not the run repeated its first batch.
-        let data =
-            Dataset::golden(0, config.vocab, size("seq"), size("batch"), false).expect("data");
+        let data = Dataset::golden(0, config.vocab, size("seq"), size("batch"), false).expect("data");
         let Some(hashes) = golden["tokens_fnv"].as_object() else {
             continue;
         };
@@ -88,11 +75,7 @@ fn tokens_match_the_goldens() {
             let number: u64 = step.trim_start_matches("step").parse().expect("a step");
             let rows = (0..data.batch()).flat_map(|b| data.row(number, b).expect("a row"));
             let tokens: Vec<i32> = rows.map(|t| t as i32).collect();
-            assert_eq!(
-                *hash,
-                format!("{:016x}", token_hash(&tokens)),
-                "{folder:?} {step}"
-            );
+            assert_eq!(*hash, format!("{:016x}", token_hash(&tokens)), "{folder:?} {step}");
         }
     }
 }
@@ -109,10 +92,7 @@ fn published_models_load_or_are_refused_by_their_deciding_key() {
         ("qwen3-32b", 32.76),
     ] {
         let config = load(&folder.join(format!("{name}.json"))).expect(name);
-        assert!(
-            (num_params(&config) as f64 / 1e9 - billions).abs() < 0.01,
-            "{name}"
-        );
+        assert!((num_params(&config) as f64 / 1e9 - billions).abs() < 0.01, "{name}");
     }
     for (name, key) in [
         ("mixtral-8x7b-v0.1", "num_local_experts"),
@@ -121,13 +101,8 @@ fn published_models_load_or_are_refused_by_their_deciding_key() {
         ("qwen3-30b-a3b", "num_experts"),
         ("gpt3-175b", "n_embd"),
     ] {
-        let error = load(&folder.join(format!("{name}.json")))
-            .expect_err(name)
-            .to_string();
+        let error = load(&folder.join(format!("{name}.json"))).expect_err(name).to_string();
         assert!(error.contains(&format!("the key `{key}` = ")), "{error}");
-        assert!(
-            error.contains("known: llama, mistral, qwen2, qwen3"),
-            "{error}"
-        );
+        assert!(error.contains("known: llama, mistral, qwen2, qwen3"), "{error}");
     }
 }

@@ -99,7 +99,14 @@ fn layer_of(f: &mut Function, x: ValueId, layer: usize, dice: &mut Dice) -> Valu
                 b.op("cut", "slice", &[x], attrs).unwrap()
             };
             let (lo, hi) = (cut(&mut b, 0), cut(&mut b, 3));
-            let p = b.op("padded", "pad", &[hi], Attrs::new().text("dim", "d").int("before", 1).int("after", 2).float("value", 0.0)).unwrap();
+            let p = b
+                .op(
+                    "padded",
+                    "pad",
+                    &[hi],
+                    Attrs::new().text("dim", "d").int("before", 1).int("after", 2).float("value", 0.0),
+                )
+                .unwrap();
             let y = b.op("joined", "concat", &[hi, lo], Attrs::new().text("dim", "d")).unwrap();
             let z = b.op("sum", "add", &[y, p], Attrs::new()).unwrap();
             b.map("sin", &[z]).unwrap()
@@ -163,12 +170,8 @@ fn place(module: &mut Module, mesh: &Mesh, dice: &mut Dice) {
             let node = &f.nodes[n];
             let types: Vec<&Type> = node.inputs.iter().map(|v| f.ty(*v)).collect();
             let rule = ops::rule(node.op, &types, &node.attrs).unwrap();
-            let free: Vec<String> = rule
-                .factors
-                .iter()
-                .filter(|f| f.kind != FactorKind::Whole)
-                .map(|f| f.name.clone())
-                .collect();
+            let free: Vec<String> =
+                rule.factors.iter().filter(|f| f.kind != FactorKind::Whole).map(|f| f.name.clone()).collect();
             let mut axes: Vec<(Axis, String)> = Vec::new();
             for (a, _) in &mesh.axes {
                 let k = dice.roll(free.len() + 1);

@@ -29,7 +29,10 @@ fn one_program_serves_16384_ranks() {
     let calls = |name: &str| {
         let f = p.functions.iter().position(|f| f.name == name).unwrap();
         let entry = &p.functions[p.entry].steps;
-        entry.iter().filter(|s| matches!(s, autoshard::ir::program::Step::Call { function, .. } if *function == f)).count()
+        entry
+            .iter()
+            .filter(|s| matches!(s, autoshard::ir::program::Step::Call { function, .. } if *function == f))
+            .count()
     };
     assert_eq!((calls("block.fwd"), calls("block.bwd")), (126, 126));
     // Kernels do not grow with layers: those of one block, of the edges, and one update per shape.

@@ -4,9 +4,7 @@
 //! Placement is ignored: collectives are the identity, and a local function computes the same as the
 //! global one it came from.
 
-use crate::core::{
-    DimMap, FactorKind, Function, Module, NodeId, Rule, Scalar, ScalarBody, Semantics, Type,
-};
+use crate::core::{DimMap, FactorKind, Function, Module, NodeId, Rule, Scalar, ScalarBody, Semantics, Type};
 use crate::ops;
 
 /// A tensor: global type and row-major values, each already rounded to its element type.
@@ -54,38 +52,23 @@ pub enum InterpError {
 }
 
 /// Runs a function of the module.
-pub fn run(
-    module: &Module,
-    function: &Function,
-    args: &[Tensor],
-) -> Result<Vec<Tensor>, InterpError> {
+pub fn run(module: &Module, function: &Function, args: &[Tensor]) -> Result<Vec<Tensor>, InterpError> {
     check_args(function, args)?;
     let mut env: Vec<Option<Tensor>> = vec![None; function.values.len()];
     for (p, a) in function.params.iter().zip(args) {
         // Names are the function's: attributes speak of dimensions by name.
-        env[p.value.0 as usize] = Some(Tensor {
-            ty: function.ty(p.value).clone(),
-            data: a.data.clone(),
-        });
+        env[p.value.0 as usize] = Some(Tensor { ty: function.ty(p.value).clone(), data: a.data.clone() });
     }
     for n in function.node_ids() {
         let node = function.node(n);
-        let inputs: Vec<Tensor> = node
-            .inputs
-            .iter()
-            .filter_map(|v| env[v.0 as usize].clone())
-            .collect();
+        let inputs: Vec<Tensor> = node.inputs.iter().filter_map(|v| env[v.0 as usize].clone()).collect();
         let out = eval(module, function, n, &inputs)?;
         for (r, mut t) in node.results.iter().zip(out) {
             t.ty = function.ty(*r).clone();
             env[r.0 as usize] = Some(t);
         }
     }
-    Ok(function
-        .results
-        .iter()
-        .filter_map(|r| env[r.0 as usize].clone())
-        .collect())
+    Ok(function.results.iter().filter_map(|r| env[r.0 as usize].clone()).collect())
 }
 
 fn check_args(function: &Function, args: &[Tensor]) -> Result<(), InterpError> {
@@ -96,11 +79,7 @@ fn check_args(function: &Function, args: &[Tensor]) -> Result<(), InterpError> {
         got,
     };
     if args.len() != function.params.len() {
-        return Err(wrong(
-            args.len(),
-            format!("one of {}", function.params.len()),
-            "none".into(),
-        ));
+        return Err(wrong(args.len(), format!("one of {}", function.params.len()), "none".into()));
     }
     for (i, (p, a)) in function.params.iter().zip(args).enumerate() {
         if !function.ty(p.value).same_shape(&a.ty) {
@@ -110,12 +89,7 @@ fn check_args(function: &Function, args: &[Tensor]) -> Result<(), InterpError> {
     Ok(())
 }
 
-fn eval(
-    module: &Module,
-    function: &Function,
-    n: NodeId,
-    inputs: &[Tensor],
-) -> Result<Vec<Tensor>, InterpError> {
+fn eval(module: &Module, function: &Function, n: NodeId, inputs: &[Tensor]) -> Result<Vec<Tensor>, InterpError> {
     let node = function.node(n);
     let fail = |message: String| InterpError::Node {
         function: function.name.clone(),
@@ -139,9 +113,7 @@ fn eval(
         Semantics::Collective => Ok(vec![inputs[0].clone()]),
         Semantics::Call => {
             let name = node.callee.as_deref().unwrap_or_default();
-            let callee = module
-                .function(name)
-                .ok_or_else(|| fail(format!("no function @{name}")))?;
+            let callee = module.function(name).ok_or_else(|| fail(format!("no function @{name}")))?;
             run(module, callee, inputs)
         }
     }
@@ -162,11 +134,7 @@ pub fn primitive(rule: &Rule, inputs: &[Tensor]) -> Result<Tensor, String> {
         FactorKind::Free(m) => Some(m),
         _ => None,
     });
-    let reduces = rule
-        .factors
-        .iter()
-        .enumerate()
-        .any(|(i, _)| !rule.results[0].iter().any(|m| m.factors.contains(&i)));
+    let reduces = rule.factors.iter().enumerate().any(|(i, _)| !rule.results[0].iter().any(|m| m.factors.contains(&i)));
     let monoid = if reduces { monoid } else { None };
     let mut data = vec![monoid.map_or(0.0, |m| m.identity()); result.elements()];
     let mut point = vec![0usize; sizes.len()];
@@ -174,8 +142,7 @@ pub fn primitive(rule: &Rule, inputs: &[Tensor]) -> Result<Tensor, String> {
         return Ok(Tensor { ty: result, data });
     }
     loop {
-        let at =
-            flat(&rule.results[0], &result, &point, &sizes).ok_or("result index out of range")?;
+        let at = flat(&rule.results[0], &result, &point, &sizes).ok_or("result index out of range")?;
         let x = scalar(rule, body, inputs, &point, &sizes, at);
         data[at] = match monoid {
             Some(m) => m.combine(data[at], x),
@@ -188,21 +155,9 @@ pub fn primitive(rule: &Rule, inputs: &[Tensor]) -> Result<Tensor, String> {
     Ok(Tensor::new(result, data))
 }
 
-fn scalar(
-    rule: &Rule,
-    body: &ScalarBody,
-    inputs: &[Tensor],
-    point: &[usize],
-    sizes: &[usize],
-    at: usize,
-) -> f64 {
-    let read =
-        |i: usize| flat(&rule.operands[i], &inputs[i].ty, point, sizes).map(|k| inputs[i].data[k]);
-    let all = || {
-        (0..inputs.len())
-            .map(|i| read(i).unwrap_or(0.0))
-            .collect::<Vec<_>>()
-    };
+fn scalar(rule: &Rule, body: &ScalarBody, inputs: &[Tensor], point: &[usize], sizes: &[usize], at: usize) -> f64 {
+    let read = |i: usize| flat(&rule.operands[i], &inputs[i].ty, point, sizes).map(|k| inputs[i].data[k]);
+    let all = || (0..inputs.len()).map(|i| read(i).unwrap_or(0.0)).collect::<Vec<_>>();
     match body {
         ScalarBody::Map(Scalar::Identity) => all()[0],
         ScalarBody::Map(s) => s.eval(&all()),
@@ -220,11 +175,7 @@ fn scalar(
 fn flat(maps: &[DimMap], ty: &Type, point: &[usize], sizes: &[usize]) -> Option<usize> {
     let mut at = 0;
     for (m, d) in maps.iter().zip(&ty.dims) {
-        let index = m
-            .factors
-            .iter()
-            .fold(0usize, |i, f| i * sizes[*f] + point[*f]) as isize
-            + m.offset;
+        let index = m.factors.iter().fold(0usize, |i, f| i * sizes[*f] + point[*f]) as isize + m.offset;
         if index < 0 || index as usize >= d.size {
             return None;
         }

@@ -16,7 +16,7 @@ pub mod text;
 pub mod verify;
 
 pub use crate::core::{
-    Attr, Attrs, Axis, BinaryMonoid as Monoid, Builder, DType, Dim, FuncId, Function, Module, Node,
-    NodeId, Strategy, Type, Value, ValueId,
+    Attr, Attrs, Axis, BinaryMonoid as Monoid, Builder, DType, Dim, FuncId, Function, Module, Node, NodeId, Strategy,
+    Type, Value, ValueId,
 };
 pub use crate::mesh::Mesh;

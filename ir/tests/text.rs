@@ -70,7 +70,8 @@ fn modules_round_trip() {
     assert_eq!(block.nodes[2].strategy, Strategy::Follow);
     assert_eq!(block.nodes[3].of.as_deref(), Some("y"));
     assert_eq!(block.nodes[1].callee.as_deref(), Some("mlp"));
-    let backward = Backward { of: "block".into(), params: vec![ParamOf::Param(0), ParamOf::Cotangent(1)], results: vec![0] };
+    let backward =
+        Backward { of: "block".into(), params: vec![ParamOf::Param(0), ParamOf::Cotangent(1)], results: vec![0] };
     assert_eq!(m.functions[2].backward, Some(backward));
     assert_eq!(m.functions[0].nodes[0].strategy.axes().len(), 3);
 }
@@ -150,12 +151,22 @@ t:3:17: error: %xx is not defined; did you mean %x?
 fn statement_errors() {
     let cases = [
         ("  %a = neg %y : f32[b, d]", 12, 2, "%y is not defined"),
-        ("  %a = neg %a : f32[b, d]", 12, 2, "%a is used before it is defined (line 2): nodes are listed in execution order; a cycle cannot be computed"),
+        (
+            "  %a = neg %a : f32[b, d]",
+            12,
+            2,
+            "%a is used before it is defined (line 2): nodes are listed in execution order; a cycle cannot be computed",
+        ),
         ("  %a = neg %b : f32[b, d]\n  %b = neg %x : f32[b, d]", 12, 2, "%b is used before it is defined (line 3)"),
         ("  %x = neg %x : f32[b, d]", 3, 2, "%x is already defined on line 1"),
         ("  %a, %a = neg %x : f32[b, d]", 7, 2, "defined twice by this node"),
         ("  %a = nge %x : f32[b, d]", 8, 3, "unknown operation `nge`; did you mean neg?"),
-        ("  %a = affine %x {mul=1.0, add=0.0, foo=1} : f32[b, d]", 37, 5, "affine has no attribute `foo`; it takes mul, add"),
+        (
+            "  %a = affine %x {mul=1.0, add=0.0, foo=1} : f32[b, d]",
+            37,
+            5,
+            "affine has no attribute `foo`; it takes mul, add",
+        ),
         ("  %a = affine %x {mul=1.0} : f32[b, d]", 18, 9, "affine needs the attribute `add`; write `{add=...}`"),
         ("  %a = affine %x {mul=\"1\", add=0.0} : f32[b, d]", 19, 7, "attribute `mul` of affine must be a number"),
         ("  %a = affine %x {mul=1.0, mul=2.0} : f32[b, d]", 28, 3, "given twice"),
@@ -183,10 +194,20 @@ fn statement_errors() {
         ("  %a = neg %x : f32[b, d=9999999999999999999999]", 26, 22, "is not a size"),
         ("  %a = neg %x : f32[b, d=999999999999999]", 17, 25, "more than 2^48 elements"),
         ("  %a = neg %x : f32[b, q]", 24, 1, "the size of dimension `q` is not known yet"),
-        ("  %a = call @g(%x) : f32[b, d]", 13, 2, "unknown function @g; a function is written before those that call it"),
+        (
+            "  %a = call @g(%x) : f32[b, d]",
+            13,
+            2,
+            "unknown function @g; a function is written before those that call it",
+        ),
         ("  %a = call @f(%x, %i) : f32[b, d]", 13, 2, "@f calls itself"),
         ("  %a = call @h(%x) : f32[b, d]", 13, 2, "@h takes 2 arguments, this call gives 1"),
-        ("  %a = call @h(%x, %x) : f32[b, d]", 13, 2, "argument 1 of @h is f32[b=8, d=16], but its parameter is i32[b=8]"),
+        (
+            "  %a = call @h(%x, %x) : f32[b, d]",
+            13,
+            2,
+            "argument 1 of @h is f32[b=8, d=16], but its parameter is i32[b=8]",
+        ),
         ("  %a = call @h(%x, %i) : f32[b]", 26, 6, "%a is written as f32[b=8], but h gives f32[b=8, d=16]"),
         ("  %a = call @h(%x, %i) : f32[b, d] @ {dp: b}", 38, 7, "a call takes no strategy"),
         ("  return %i", 3, 9, "result 0 is %i: i32[b=8], but the header promises f32[b=8, d=16]"),
@@ -220,15 +241,27 @@ fn module_errors() {
         (format!("{f}mesh @m = [a: 2]\n"), "t:2:6: error: the mesh must be given once, before the functions"),
         (format!("mesh @m = [a: 2, a: 2]\n{f}"), "t:1:12: error: mesh axis a is given twice"),
         (format!("mesh @m = [a: 0]\n{f}"), "t:1:12: error: mesh axis a has size 0"),
-        ("func @f(%x: f32[b=8]) -> (f32[b]) {\n  return %x\n".into(), "t:3:1: error: the text ends inside function @f; close it with `}`"),
+        (
+            "func @f(%x: f32[b=8]) -> (f32[b]) {\n  return %x\n".into(),
+            "t:3:1: error: the text ends inside function @f; close it with `}`",
+        ),
         ("func @f(%x: f32[b=8]) -> (f32[b]) {\n".into(), "the text ends inside function @f"),
         ("func @f(%x: f32[b=8".into(), "t:1:20: error: expected `,` or `]` after a dimension, but the text ends here"),
         ("func @f(%x: f32[b=8]) -> (f32[b]) {\n}\n".into(), "t:2:1: error: function @f has no return"),
-        ("func @f(%x: f32[b=8]) -> (f32[b]) {\n  return %x\n  %y = neg %x : f32[b]\n}\n".into(), "t:3:3: error: expected `}` after the return"),
-        (format!("func @g(%x: f32[b=8]) -> (f32[b]) {{\n  return %x\n{f}"), "t:3:1: error: function @g has no closing `}`"),
+        (
+            "func @f(%x: f32[b=8]) -> (f32[b]) {\n  return %x\n  %y = neg %x : f32[b]\n}\n".into(),
+            "t:3:3: error: expected `}` after the return",
+        ),
+        (
+            format!("func @g(%x: f32[b=8]) -> (f32[b]) {{\n  return %x\n{f}"),
+            "t:3:1: error: function @g has no closing `}`",
+        ),
         ("func @f(%x: f32[b=8], %x: f32[b]) -> () { return }".into(), "t:1:23: error: %x is already defined on line 1"),
         (format!("{f}function @g\n"), "t:2:1: error: expected `mesh`, `func` or `entry`, found `function`"),
-        ("func @f(%x: f32[b=8@dp]) -> () { return }".into(), "unknown axis dp: there is no mesh; start with `mesh @m = [dp: 2]`"),
+        (
+            "func @f(%x: f32[b=8@dp]) -> () { return }".into(),
+            "unknown axis dp: there is no mesh; start with `mesh @m = [dp: 2]`",
+        ),
         ("func @f() -> () backward of @g (q0) -> () { return }".into(), "t:1:33: error: a source is `p0`"),
     ];
     for (source, want) in cases {
@@ -289,7 +322,8 @@ fn templates_are_instantiated() {
 
 #[test]
 fn template_headers_need_no_sizes() {
-    let header = template_header("; body\nfunc @t(%x: T[.., d],\n  %k: i32[], param %n: f32[s=$size, d]) -> (T[..]) {").unwrap();
+    let header =
+        template_header("; body\nfunc @t(%x: T[.., d],\n  %k: i32[], param %n: f32[s=$size, d]) -> (T[..]) {").unwrap();
     let shown: Vec<String> = header.iter().map(|p| format!("{} {} {:?}", p.name, p.dtype, p.dims)).collect();
     assert_eq!(shown, [r#"x T ["..", "d"]"#, "k i32 []", r#"n f32 ["s=$size", "d"]"#]);
     assert!(template_header("func @t(%x T[d])").is_err());
@@ -299,7 +333,12 @@ fn template_headers_need_no_sizes() {
 /// Substitutions belong to templates: in a module they are errors, not values.
 #[test]
 fn template_syntax_is_refused_in_modules() {
-    for text in ["%a = affine %x {mul=$s, add=0.0} : f32[b, d]", "%a = neg %x : T[b, d]", "%a = neg %x : f32[.., d]", "%a = neg %x : f32[b=$n, d]"] {
+    for text in [
+        "%a = affine %x {mul=$s, add=0.0} : f32[b, d]",
+        "%a = neg %x : T[b, d]",
+        "%a = neg %x : f32[.., d]",
+        "%a = neg %x : f32[b=$n, d]",
+    ] {
         assert!(parse(&body(text), "t").is_err(), "{text}");
     }
 }
@@ -315,8 +354,32 @@ impl Random {
 }
 
 const PIECES: [&str; 26] = [
-    "%x", "@f", "{", "}", "(", ")", "[", "]", ",", "=", ":", ";", "\n", "\"", "·", "..", "-", "0", "99999999999999999999",
-    " partial(sum: tp)", " @ {dp: b}", " @ follow", "func @g", "return", "é", "<..>",
+    "%x",
+    "@f",
+    "{",
+    "}",
+    "(",
+    ")",
+    "[",
+    "]",
+    ",",
+    "=",
+    ":",
+    ";",
+    "\n",
+    "\"",
+    "·",
+    "..",
+    "-",
+    "0",
+    "99999999999999999999",
+    " partial(sum: tp)",
+    " @ {dp: b}",
+    " @ follow",
+    "func @g",
+    "return",
+    "é",
+    "<..>",
 ];
 
 fn mutate(text: &str, random: &mut Random) -> String {
@@ -347,7 +410,8 @@ fn mutated_texts_never_panic_and_survivors_round_trip() {
     let mut random = Random(7);
     let template = "func @t(%x: T[.., d], %w: T[d=$n]) -> (T[.., d]) {\n  %b = broadcast %w {spec=\"d -> .. d\", sizes=[<..>]} : T[.., d]\n  %y = mul %x, %b : T[.., d]\n  return %y\n}";
     let attrs = Attrs::new().int("n", 8);
-    let env = TemplateEnv { dtype: DType::F32, rest: vec![Dim::new("b", 2)], dims: vec![("d".into(), 8)], attrs: &attrs };
+    let env =
+        TemplateEnv { dtype: DType::F32, rest: vec![Dim::new("b", 2)], dims: vec![("d".into(), 8)], attrs: &attrs };
     let mut parsed = 0;
     for i in 0..6000 {
         let text = mutate([LAYER, LOCAL, template][i % 3], &mut random);

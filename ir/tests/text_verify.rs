@@ -1,6 +1,6 @@
 //! The verifier: what it accepts, and each violation it names.
 
-use autoshard_ir::core::{Attrs, Axis, Def, Dim, Factor, FactorKind, Linearity, Partial, Rule, ScalarBody, DimMap};
+use autoshard_ir::core::{Attrs, Axis, Def, Dim, DimMap, Factor, FactorKind, Linearity, Partial, Rule, ScalarBody};
 use autoshard_ir::text::parse;
 use autoshard_ir::verify::{infer_states, verify, VerifyError};
 use autoshard_ir::{ops, DType, Mesh, Module, Monoid, Strategy, Type, ValueId};
@@ -52,7 +52,13 @@ fn state_errors() {
         (COLUMN_ROW.replace("all_reduce %r {axes=\"tp\"} : f32[b@dp, d]", "all_reduce %r {axes=\"tp\"} : f32[b@dp, d@tp]"), "all_reduce does not split, but tp now does; use reduce_scatter"),
     ];
     for (body, want) in cases {
-        let results = if body.contains("f32[b, d]\n") { "f32[b, d]" } else if body.contains("d@tp]\n  return") { "f32[b@dp, d@tp]" } else { "f32[b@dp, d]" };
+        let results = if body.contains("f32[b, d]\n") {
+            "f32[b, d]"
+        } else if body.contains("d@tp]\n  return") {
+            "f32[b@dp, d@tp]"
+        } else {
+            "f32[b@dp, d]"
+        };
         let got = errors(&local(WEIGHTS, results, &body));
         assert!(got.contains(want), "want {want}\ngot {got}\n{body}");
         assert!(got.contains("function @f: state: ") && got.contains("\n  %"), "{got}");
@@ -91,7 +97,8 @@ fn inner_factors_are_split_in_global_modules_only() {
     let text = "mesh @m = [tp: 2]\nfunc @f(%x: f32[b=4, d=8], %w: f32[d]) -> (f32[b, d]) {\n  %y = rmsnorm %x, %w {eps=1e-5} : f32[b, d] @ {tp: d}\n  return %y\n}\n";
     assert_eq!(errors(&module(text)), "");
     let local = text.replace("d=8", "d=8@tp").replace("f32[b, d]", "f32[b, d@tp]").replace("f32[d]", "f32[d@tp]");
-    assert!(errors(&module(&local)).contains("factor d is combined inside rmsnorm and split over tp; expand its body first"));
+    assert!(errors(&module(&local))
+        .contains("factor d is combined inside rmsnorm and split over tp; expand its body first"));
 }
 
 #[test]
@@ -124,7 +131,10 @@ fn broken_structure() {
         (|m| m.functions[0].values[1].ty.dims[0].name = "b c".into(), "dimension name \"b c\" cannot be written"),
         (|m| m.functions[0].nodes[1].attrs = Attrs::new(), "affine needs the attribute `mul`"),
         (|m| m.functions[0].nodes[0].attrs = Attrs::new().int("k", 1), "neg has no attribute `k`"),
-        (|m| m.functions[0].nodes[0].strategy = Strategy::Axes(vec![(Axis::new("tp"), "q".into())]), "strategy: no factor q (for tp); its factors: b"),
+        (
+            |m| m.functions[0].nodes[0].strategy = Strategy::Axes(vec![(Axis::new("tp"), "q".into())]),
+            "strategy: no factor q (for tp); its factors: b",
+        ),
         (|m| m.functions[0].nodes[0].callee = Some("g".into()), "neg calls no function"),
         (|m| m.functions[0].nodes[0].inputs.clear(), "takes 1 operand, got 0"),
         (|m| m.functions[0].nodes[0].op = &ops::CALL, "a call without a function"),
@@ -140,7 +150,9 @@ fn broken_structure() {
 #[test]
 fn backward_headers_are_checked() {
     let f = "func @f(%x: f32[b=4]) -> (f32[b]) { return %x }\n";
-    let g = |head: &str| errors(&module(&format!("{f}func @g(%x: f32[b=4]) -> (f32[b]) backward of {head} {{ return %x }}\nentry @f\n")));
+    let g = |head: &str| {
+        errors(&module(&format!("{f}func @g(%x: f32[b=4]) -> (f32[b]) backward of {head} {{ return %x }}\nentry @f\n")))
+    };
     assert_eq!(g("@f (c0) -> (0)"), "");
     assert!(g("@h (c0) -> (0)").contains("backward of @h, which does not exist"));
     assert!(g("@f (c1) -> (0)").contains("which has no Cotangent(1)"));
@@ -150,14 +162,17 @@ fn backward_headers_are_checked() {
 
 #[test]
 fn every_violation_is_returned() {
-    let mut m = module("func @f(%x: f32[b=4]) -> (f32[b]) {\n  %y = neg %x : f32[b]\n  %z = neg %y : f32[b]\n  return %z\n}\n");
+    let mut m =
+        module("func @f(%x: f32[b=4]) -> (f32[b]) {\n  %y = neg %x : f32[b]\n  %z = neg %y : f32[b]\n  return %z\n}\n");
     m.entry = "g".into();
     m.functions[0].nodes[0].attrs = Attrs::new().int("k", 1);
     m.functions[0].nodes[1].attrs = Attrs::new().int("k", 1);
     let e = verify(&m).unwrap_err();
     assert_eq!(e.len(), 3);
     assert!(matches!(&e[0], VerifyError::Module { .. }));
-    assert!(matches!(&e[2], VerifyError::Node { function, node, .. } if function == "f" && node.starts_with("%z = neg %y")));
+    assert!(
+        matches!(&e[2], VerifyError::Node { function, node, .. } if function == "f" && node.starts_with("%z = neg %y"))
+    );
 }
 
 /// `a[m] → [m/2·r]`-like maps: only even splits of the major factor of a merged dimension.

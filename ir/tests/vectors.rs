@@ -37,11 +37,7 @@ fn every_operation_has_two_vectors() {
     let cases = cases();
     for op in computing() {
         let n = cases.iter().filter(|c| c.op == op).count();
-        assert!(
-            n >= 2,
-            "{} has {n} vectors; add some to tests/vectors/make.py",
-            op.name
-        );
+        assert!(n >= 2, "{} has {n} vectors; add some to tests/vectors/make.py", op.name);
     }
 }
 
@@ -50,11 +46,7 @@ fn the_interpreter_equals_the_vectors() {
     for case in cases() {
         let got = case.run();
         assert_eq!(got.len(), case.outputs.len(), "{case}");
-        let tolerance = if EXACT.contains(&case.op.name) {
-            0.0
-        } else {
-            1e-12
-        };
+        let tolerance = if EXACT.contains(&case.op.name) { 0.0 } else { 1e-12 };
         for (i, (got, want)) in got.iter().zip(&case.outputs).enumerate() {
             assert_close(got, want, tolerance, &format!("result {i} of {case}"));
             // A composite names the dimensions of its results as its body does.
@@ -82,29 +74,18 @@ fn every_op() -> Module {
     let mut b = Builder::new(&mut main);
     for op in ops::all().filter(|o| matches!(o.semantics, Semantics::Collective)) {
         let attrs = Attrs::new().text("axes", "tp").int("control", 1);
-        x = b
-            .op(op.name, op.name, &[x], attrs)
-            .unwrap_or_else(|e| panic!("{e}"));
+        x = b.op(op.name, op.name, &[x], attrs).unwrap_or_else(|e| panic!("{e}"));
     }
     let results = b.call(&callee, &[x], &["y".to_string()]);
     main.results = results;
     functions.extend([callee, main]);
-    Module {
-        mesh: Mesh::new(&[("tp", 2)]),
-        functions,
-        entry: "main".to_string(),
-    }
+    Module { mesh: Mesh::new(&[("tp", 2)]), functions, entry: "main".to_string() }
 }
 
 #[test]
 fn every_operation_round_trips() {
     let m = every_op();
-    let used = |name: &str| {
-        m.functions
-            .iter()
-            .flat_map(|f| &f.nodes)
-            .any(|n| n.op.name == name)
-    };
+    let used = |name: &str| m.functions.iter().flat_map(|f| &f.nodes).any(|n| n.op.name == name);
     assert_eq!(ops::names().find(|n| !used(n)), None);
     assert_eq!(verify(&m), Ok(()));
     let text = print(&m);

@@ -83,7 +83,8 @@ fn function(module: &Module, f: &Function, machine: &Machine, done: &HashMap<&st
             Semantics::Collective => {
                 let kind = CollectiveKind::from_name(node.op.name).unwrap_or(CollectiveKind::Local);
                 let wire = wire_bytes(kind, f.ty(node.inputs[0]), f.ty(node.results[0]), &module.mesh);
-                let latency = if kind == CollectiveKind::Local { machine.kernel_latency } else { machine.collective_latency };
+                let latency =
+                    if kind == CollectiveKind::Local { machine.kernel_latency } else { machine.collective_latency };
                 total.wire += wire;
                 total.communication += wire / machine.link_bandwidth + latency;
             }

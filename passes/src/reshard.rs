@@ -207,7 +207,10 @@ mod tests {
         assert_eq!(kinds(&ty(&[&[], &[]], &["a"]), &ty(&[&["a"], &[]], &[])), ["reduce_scatter a"]);
         assert_eq!(kinds(&ty(&[&["a"], &[]], &[]), &ty(&[&[], &["a"]], &[])), ["all_to_all a"]);
         assert_eq!(kinds(&ty(&[&["a", "b"], &[]], &[]), &ty(&[&[], &[]], &[])), ["all_gather a·b"]);
-        assert_eq!(kinds(&ty(&[&[], &[]], &["a", "b"]), &ty(&[&["a"], &[]], &[])), ["reduce_scatter a", "all_reduce b"]);
+        assert_eq!(
+            kinds(&ty(&[&[], &[]], &["a", "b"]), &ty(&[&["a"], &[]], &[])),
+            ["reduce_scatter a", "all_reduce b"]
+        );
         assert_eq!(kinds(&ty(&[&["b", "a"], &[]], &[]), &ty(&[&["a", "b"], &[]], &[])), ["all_to_all a·b"]);
         assert_eq!(kinds(&ty(&[&[], &[]], &[]), &ty(&[&["a"], &[]], &["b"])), ["shard a", "shard b"]);
         assert_eq!(
@@ -225,7 +228,8 @@ mod tests {
             for code in 0..4usize.pow(3) {
                 let place: Vec<usize> = (0..3).map(|k| code / 4usize.pow(k) % 4).collect();
                 for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0], [0, 2, 1], [2, 0, 1]] {
-                    let pick = |w: usize| order.iter().filter(|k| place[**k] == w).map(|k| names[*k]).collect::<Vec<_>>();
+                    let pick =
+                        |w: usize| order.iter().filter(|k| place[**k] == w).map(|k| names[*k]).collect::<Vec<_>>();
                     let mut partial = pick(3);
                     partial.sort_unstable();
                     let t = ty(&[&pick(1), &pick(2)], &partial);

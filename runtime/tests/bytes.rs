@@ -30,27 +30,11 @@ fn even_parts_on_four_ranks() {
     let whole = || f32s(&[(8, ""), (16, "")], "");
     let partial = || f32s(&[(8, ""), (16, "")], "tp");
     // The tensor is 8 · 16 · 4 = 512 bytes.
-    assert_eq!(
-        bytes(&mesh, collective(AllGather, "tp", split(), whole()), "tp"),
-        [(512, 384); 4]
-    );
-    assert_eq!(
-        bytes(
-            &mesh,
-            collective(ReduceScatter, "tp", partial(), split()),
-            "tp"
-        ),
-        [(512, 384); 4]
-    );
-    assert_eq!(
-        bytes(&mesh, collective(AllReduce, "tp", partial(), whole()), "tp"),
-        [(512, 768); 4]
-    );
+    assert_eq!(bytes(&mesh, collective(AllGather, "tp", split(), whole()), "tp"), [(512, 384); 4]);
+    assert_eq!(bytes(&mesh, collective(ReduceScatter, "tp", partial(), split()), "tp"), [(512, 384); 4]);
+    assert_eq!(bytes(&mesh, collective(AllReduce, "tp", partial(), whole()), "tp"), [(512, 768); 4]);
     let other = f32s(&[(8, ""), (16, "tp")], "");
-    assert_eq!(
-        bytes(&mesh, collective(AllToAll, "tp", split(), other), "tp"),
-        [(128, 96); 4]
-    );
+    assert_eq!(bytes(&mesh, collective(AllToAll, "tp", split(), other), "tp"), [(128, 96); 4]);
 }
 
 #[test]
@@ -61,23 +45,10 @@ fn ragged_parts_count_real_elements_only() {
     let gathered = bytes(&mesh, collective(AllGather, "tp", split(), whole()), "tp");
     assert_eq!(gathered, [(20, 12), (20, 12), (20, 16), (20, 20)]);
     let partial = || f32s(&[(5, "")], "tp");
-    let scattered = bytes(
-        &mesh,
-        collective(ReduceScatter, "tp", partial(), split()),
-        "tp",
-    );
+    let scattered = bytes(&mesh, collective(ReduceScatter, "tp", partial(), split()), "tp");
     assert_eq!(scattered, [(32, 24), (32, 24), (16, 12), (0, 0)]);
     // One element: one rank reads three others, the others read the result.
-    let one = bytes(
-        &mesh,
-        collective(
-            AllReduce,
-            "tp",
-            f32s(&[(1, "")], "tp"),
-            f32s(&[(1, "")], ""),
-        ),
-        "tp",
-    );
+    let one = bytes(&mesh, collective(AllReduce, "tp", f32s(&[(1, "")], "tp"), f32s(&[(1, "")], "")), "tp");
     assert_eq!(one.iter().map(|b| b.0).collect::<Vec<_>>(), [4; 4]);
     assert_eq!(one.iter().map(|b| b.1).sum::<u64>(), 2 * 3 * 4);
 }
@@ -86,16 +57,8 @@ fn ragged_parts_count_real_elements_only() {
 fn an_all_reduce_leaves_tails_out() {
     let mesh = Mesh::new(&[("dp", 2), ("tp", 2)]);
     // Rows 3 and 2 of five, of two elements: the second dp rank has a tail of one row.
-    let c = collective(
-        AllReduce,
-        "tp",
-        f32s(&[(5, "dp"), (2, "")], "tp"),
-        f32s(&[(5, "dp"), (2, "")], ""),
-    );
-    assert_eq!(
-        bytes(&mesh, c, "tp"),
-        [(24, 24), (24, 24), (16, 16), (16, 16)]
-    );
+    let c = collective(AllReduce, "tp", f32s(&[(5, "dp"), (2, "")], "tp"), f32s(&[(5, "dp"), (2, "")], ""));
+    assert_eq!(bytes(&mesh, c, "tp"), [(24, 24), (24, 24), (16, 16), (16, 16)]);
 }
 
 #[test]
@@ -112,23 +75,12 @@ fn keys_are_root_names_and_control_is_apart() {
         loss,
     ];
     for n in check_all(&mesh, &cases) {
-        let list =
-            |m: &std::collections::BTreeMap<String, u64>| m.clone().into_iter().collect::<Vec<_>>();
-        assert_eq!(
-            list(&n.payload),
-            [("dp·tp".to_string(), 32), ("tp".to_string(), 64)]
-        );
+        let list = |m: &std::collections::BTreeMap<String, u64>| m.clone().into_iter().collect::<Vec<_>>();
+        assert_eq!(list(&n.payload), [("dp·tp".to_string(), 32), ("tp".to_string(), 64)]);
         // All-reduce over four ranks: 2 · 3/4 · 32; all-gather over two: 16.
-        assert_eq!(
-            list(&n.wire),
-            [("dp·tp".to_string(), 48), ("tp".to_string(), 64)]
-        );
+        assert_eq!(list(&n.wire), [("dp·tp".to_string(), 48), ("tp".to_string(), 64)]);
         assert_eq!((n.control, n.padding), (32, 0));
-        let kinds: Vec<_> = n
-            .collectives
-            .iter()
-            .map(|c| (c.kind, &*c.key, c.control))
-            .collect();
+        let kinds: Vec<_> = n.collectives.iter().map(|c| (c.kind, &*c.key, c.control)).collect();
         assert_eq!(
             kinds,
             [
@@ -144,16 +96,8 @@ fn keys_are_root_names_and_control_is_apart() {
 #[test]
 fn a_group_of_one_moves_nothing() {
     let mesh = Mesh::new(&[("dp", 2), ("tp", 1)]);
-    let c = collective(
-        AllReduce,
-        "tp",
-        f32s(&[(8, "dp")], "tp"),
-        f32s(&[(8, "dp")], ""),
-    );
+    let c = collective(AllReduce, "tp", f32s(&[(8, "dp")], "tp"), f32s(&[(8, "dp")], ""));
     for n in check_all(&mesh, &[c]) {
-        assert_eq!(
-            (n.payload.len(), n.wire.len(), n.collectives.len()),
-            (0, 0, 0)
-        );
+        assert_eq!((n.payload.len(), n.wire.len(), n.collectives.len()), (0, 0, 0));
     }
 }

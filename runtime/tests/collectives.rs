@@ -14,29 +14,14 @@ use CollectiveKind::*;
 /// All states of a value of these sizes on the mesh: each axis on one dimension, partial or unused,
 /// in every order where a dimension has several.
 fn states(mesh: &Mesh, dtype: DType, sizes: &[usize], monoid: Monoid) -> Vec<Type> {
-    let dims = sizes
-        .iter()
-        .enumerate()
-        .map(|(i, s)| Dim::new(format!("d{i}"), *s))
-        .collect();
-    let mut all = vec![Type {
-        dtype,
-        dims,
-        partial: None,
-    }];
+    let dims = sizes.iter().enumerate().map(|(i, s)| Dim::new(format!("d{i}"), *s)).collect();
+    let mut all = vec![Type { dtype, dims, partial: None }];
     for (axis, _) in &mesh.axes {
         let mut next = Vec::new();
         for ty in &all {
             next.push(ty.clone());
             let mut partial = ty.clone();
-            partial
-                .partial
-                .get_or_insert(Partial {
-                    monoid,
-                    axes: vec![],
-                })
-                .axes
-                .push(axis.clone());
+            partial.partial.get_or_insert(Partial { monoid, axes: vec![] }).axes.push(axis.clone());
             next.push(partial);
             for d in 0..sizes.len() {
                 for at in 0..=ty.dims[d].axes.len() {
@@ -56,21 +41,11 @@ fn states(mesh: &Mesh, dtype: DType, sizes: &[usize], monoid: Monoid) -> Vec<Typ
 fn changed(mesh: &Mesh, from: &Type, to: &Type) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::new();
     for (a, b) in from.dims.iter().zip(&to.dims) {
-        let same = a
-            .axes
-            .iter()
-            .zip(&b.axes)
-            .take_while(|(x, y)| x == y)
-            .count();
+        let same = a.axes.iter().zip(&b.axes).take_while(|(x, y)| x == y).count();
         axes.extend(a.axes[same..].iter().chain(&b.axes[same..]).cloned());
     }
     let (f, t) = (from.partial_axes(), to.partial_axes());
-    axes.extend(
-        f.iter()
-            .filter(|a| !t.contains(a))
-            .chain(t.iter().filter(|a| !f.contains(a)))
-            .cloned(),
-    );
+    axes.extend(f.iter().filter(|a| !t.contains(a)).chain(t.iter().filter(|a| !f.contains(a))).cloned());
     mesh.sort(&mut axes);
     axes.dedup();
     axes
@@ -79,15 +54,8 @@ fn changed(mesh: &Mesh, from: &Type, to: &Type) -> Vec<Axis> {
 /// The kind of a change, if one collective can do it.
 fn kind(from: &Type, to: &Type) -> Option<CollectiveKind> {
     let (f, t) = (from.partial_axes(), to.partial_axes());
-    let (reduces, creates) = (
-        f.iter().any(|a| !t.contains(a)),
-        t.iter().any(|a| !f.contains(a)),
-    );
-    let same = from
-        .dims
-        .iter()
-        .zip(&to.dims)
-        .all(|(a, b)| a.axes == b.axes);
+    let (reduces, creates) = (f.iter().any(|a| !t.contains(a)), t.iter().any(|a| !f.contains(a)));
+    let same = from.dims.iter().zip(&to.dims).all(|(a, b)| a.axes == b.axes);
     match (reduces, creates) {
         _ if from == to => None,
         (true, true) => None,
@@ -104,14 +72,10 @@ fn all_changes(mesh: &Mesh, dtype: DType, sizes: &[usize], monoid: Monoid) -> Ve
     let world = World::new(mesh, Duration::from_secs(1)).unwrap();
     let states = states(mesh, dtype, sizes, monoid);
     let mut cases = Vec::new();
-    for (from, to) in states
-        .iter()
-        .flat_map(|f| states.iter().map(move |t| (f, t)))
-    {
+    for (from, to) in states.iter().flat_map(|f| states.iter().map(move |t| (f, t))) {
         let mut c = collective(Local, "", from.clone(), to.clone());
         c.axes = changed(mesh, from, to);
-        let planned =
-            (0..mesh.ranks()).all(|r| CollectivePlan::new(&world, r, &Arc::new(c.clone())).is_ok());
+        let planned = (0..mesh.ranks()).all(|r| CollectivePlan::new(&world, r, &Arc::new(c.clone())).is_ok());
         if planned {
             cases.push(c.clone());
         }
@@ -131,11 +95,7 @@ fn every_change_of_state_on_small_meshes() {
         Mesh::new(&[("a", 2), ("b", 3)]),
     ];
     for mesh in &meshes {
-        for (sizes, dtype) in [
-            ([5, 7], DType::F64),
-            ([4, 6], DType::F32),
-            ([1, 9], DType::I32),
-        ] {
+        for (sizes, dtype) in [([5, 7], DType::F64), ([4, 6], DType::F32), ([1, 9], DType::I32)] {
             for monoid in [Monoid::Sum, Monoid::Max] {
                 let cases = all_changes(mesh, dtype, &sizes, monoid);
                 let count = |k| cases.iter().filter(|c| c.kind == k).count();
@@ -151,10 +111,7 @@ fn every_change_of_state_on_small_meshes() {
 #[test]
 fn every_change_of_state_in_three_dimensions() {
     let mesh = Mesh::new(&[("a", 2), ("b", 2)]);
-    check_all(
-        &mesh,
-        &all_changes(&mesh, DType::F32, &[3, 5, 4], Monoid::Sum),
-    );
+    check_all(&mesh, &all_changes(&mesh, DType::F32, &[3, 5, 4], Monoid::Sum));
 }
 
 #[test]
@@ -179,36 +136,11 @@ fn three_axes_with_groups_over_two() {
 fn scalars_empty_dimensions_and_bf16_copies() {
     let mesh = Mesh::new(&[("a", 3)]);
     let cases = [
-        collective(
-            AllReduce,
-            "a",
-            ty(DType::F64, &[], "a"),
-            ty(DType::F64, &[], ""),
-        ),
-        collective(
-            AllReduce,
-            "a",
-            ty(DType::F64, &[(0, "")], "a"),
-            ty(DType::F64, &[(0, "")], ""),
-        ),
-        collective(
-            AllGather,
-            "a",
-            ty(DType::F32, &[(0, "a")], ""),
-            ty(DType::F32, &[(0, "")], ""),
-        ),
-        collective(
-            AllGather,
-            "a",
-            ty(DType::Bf16, &[(4, "a")], ""),
-            ty(DType::Bf16, &[(4, "")], ""),
-        ),
-        collective(
-            Local,
-            "a",
-            ty(DType::Bf16, &[(4, "")], ""),
-            ty(DType::Bf16, &[(4, "")], "a"),
-        ),
+        collective(AllReduce, "a", ty(DType::F64, &[], "a"), ty(DType::F64, &[], "")),
+        collective(AllReduce, "a", ty(DType::F64, &[(0, "")], "a"), ty(DType::F64, &[(0, "")], "")),
+        collective(AllGather, "a", ty(DType::F32, &[(0, "a")], ""), ty(DType::F32, &[(0, "")], "")),
+        collective(AllGather, "a", ty(DType::Bf16, &[(4, "a")], ""), ty(DType::Bf16, &[(4, "")], "")),
+        collective(Local, "a", ty(DType::Bf16, &[(4, "")], ""), ty(DType::Bf16, &[(4, "")], "a")),
     ];
     let (outputs, _) = run_all(&mesh, &cases).unwrap();
     assert_eq!(outputs[4][1].get(2), 0.0, "rank 1 writes the identity");
@@ -226,25 +158,10 @@ fn c08_partial_over_two_axes_becomes_split_and_replicated() {
     let whole = ty(DType::F64, &[(4, "")], "");
     let split = ty(DType::F64, &[(4, "a")], "");
     let ways: [Vec<Collective>; 3] = [
-        vec![collective(
-            ReduceScatter,
-            "a b",
-            partial.clone(),
-            split.clone(),
-        )],
+        vec![collective(ReduceScatter, "a b", partial.clone(), split.clone())],
         vec![
-            collective(
-                AllReduce,
-                "b",
-                partial.clone(),
-                ty(DType::F64, &[(4, "")], "a"),
-            ),
-            collective(
-                ReduceScatter,
-                "a",
-                ty(DType::F64, &[(4, "")], "a"),
-                split.clone(),
-            ),
+            collective(AllReduce, "b", partial.clone(), ty(DType::F64, &[(4, "")], "a")),
+            collective(ReduceScatter, "a", ty(DType::F64, &[(4, "")], "a"), split.clone()),
         ],
         vec![
             collective(AllReduce, "a b", partial.clone(), whole.clone()),
@@ -254,22 +171,18 @@ fn c08_partial_over_two_axes_becomes_split_and_replicated() {
     for way in ways {
         let world = World::new(&mesh, Duration::from_secs(5)).unwrap();
         let shared: Vec<_> = way.into_iter().map(Arc::new).collect();
-        let mut buffers: Vec<Vec<Vec<f64>>> = (0..4)
-            .map(|r| vec![vec![r as f64 + 1.0; 4], vec![0.0; 4], vec![0.0; 4]])
-            .collect();
+        let mut buffers: Vec<Vec<Vec<f64>>> =
+            (0..4).map(|r| vec![vec![r as f64 + 1.0; 4], vec![0.0; 4], vec![0.0; 4]]).collect();
         world
-            .run(
-                buffers.iter_mut().collect(),
-                |comm, b: &mut Vec<Vec<f64>>| {
-                    for (i, c) in shared.iter().enumerate() {
-                        let plan = CollectivePlan::new(comm.world(), comm.rank(), c)?;
-                        let input = b[i].as_ptr().cast();
-                        // SAFETY: four elements are enough for every state; `buffers` outlives the run.
-                        unsafe { comm.collective(&plan, input, b[i + 1].as_mut_ptr().cast())? };
-                    }
-                    Ok::<_, CommError>(())
-                },
-            )
+            .run(buffers.iter_mut().collect(), |comm, b: &mut Vec<Vec<f64>>| {
+                for (i, c) in shared.iter().enumerate() {
+                    let plan = CollectivePlan::new(comm.world(), comm.rank(), c)?;
+                    let input = b[i].as_ptr().cast();
+                    // SAFETY: four elements are enough for every state; `buffers` outlives the run.
+                    unsafe { comm.collective(&plan, input, b[i + 1].as_mut_ptr().cast())? };
+                }
+                Ok::<_, CommError>(())
+            })
             .unwrap();
         for b in &buffers {
             assert_eq!(b[shared.len()][..2], [10.0, 10.0]);
@@ -278,25 +191,15 @@ fn c08_partial_over_two_axes_becomes_split_and_replicated() {
     // The bug of the case: the sum over b is forgotten.
     let forgotten = Arc::new(collective(ReduceScatter, "a", partial, split));
     let world = World::new(&mesh, Duration::from_secs(5)).unwrap();
-    let error = CollectivePlan::new(&world, 0, &forgotten)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("the partial state on b changes, but the group does not span it"),
-        "{error}"
-    );
+    let error = CollectivePlan::new(&world, 0, &forgotten).unwrap_err().to_string();
+    assert!(error.contains("the partial state on b changes, but the group does not span it"), "{error}");
 }
 
 #[test]
 fn all_ranks_get_the_same_bits() {
     let mesh = Mesh::new(&[("a", 3)]);
     let n = 10_001;
-    let c = Arc::new(collective(
-        AllReduce,
-        "a",
-        ty(DType::F32, &[(n, "")], "a"),
-        ty(DType::F32, &[(n, "")], ""),
-    ));
+    let c = Arc::new(collective(AllReduce, "a", ty(DType::F32, &[(n, "")], "a"), ty(DType::F32, &[(n, "")], "")));
     let world = World::new(&mesh, Duration::from_secs(5)).unwrap();
     // Magnitudes from 1e-10 to 1e10: the order of additions shows in the bits.
     let value = |r: usize, i: usize| {
@@ -306,21 +209,15 @@ fn all_ranks_get_the_same_bits() {
     let input = |r: usize| (0..n).map(|i| value(r, i)).collect::<Vec<f32>>();
     let mut buffers: Vec<_> = (0..3).map(|r| (input(r), vec![0f32; n])).collect();
     world
-        .run(
-            buffers.iter_mut().collect(),
-            |comm, b: &mut (Vec<f32>, Vec<f32>)| {
-                let plan = CollectivePlan::new(comm.world(), comm.rank(), &c)?;
-                // SAFETY: n elements each; `buffers` outlives the run.
-                unsafe { comm.collective(&plan, b.0.as_ptr().cast(), b.1.as_mut_ptr().cast()) }
-            },
-        )
+        .run(buffers.iter_mut().collect(), |comm, b: &mut (Vec<f32>, Vec<f32>)| {
+            let plan = CollectivePlan::new(comm.world(), comm.rank(), &c)?;
+            // SAFETY: n elements each; `buffers` outlives the run.
+            unsafe { comm.collective(&plan, b.0.as_ptr().cast(), b.1.as_mut_ptr().cast()) }
+        })
         .unwrap();
     for i in 0..n {
         let want = ((value(0, i) + value(1, i)) + value(2, i)).to_bits();
-        assert!(
-            buffers.iter().all(|b| b.1[i].to_bits() == want),
-            "element {i}"
-        );
+        assert!(buffers.iter().all(|b| b.1[i].to_bits() == want), "element {i}");
     }
 }
 
@@ -332,54 +229,22 @@ fn senseless_collectives_are_refused() {
     let long = ty(DType::F32, &[(5, "")], "");
     let huge = |d: &'static str| ty(DType::F32, &[(usize::MAX / 4, d), (usize::MAX / 4, "")], "");
     let cases = [
-        (
-            collective(AllGather, "a", t("a b", ""), t("", "")),
-            "holds 2 of the 4 elements",
-        ),
-        (
-            collective(AllGather, "a", t("a", ""), long),
-            "element type or sizes change",
-        ),
-        (
-            collective(AllGather, "a", t("", "a"), t("", "")),
-            "another kind",
-        ),
-        (
-            collective(AllReduce, "a b", t("", "a"), t("", "")),
-            "another kind",
-        ),
-        (
-            collective(Local, "a", t("a", ""), t("", "")),
-            "holds 2 of the 4 elements",
-        ),
-        (
-            collective(Local, "a b", t("b", ""), t("", "a")),
-            "holds 2 of the 4 elements",
-        ),
-        (
-            collective(AllGather, "z", t("z", ""), t("", "")),
-            "no axis z",
-        ),
-        (
-            collective(AllGather, "a", t("a a", ""), t("", "")),
-            "used twice",
-        ),
+        (collective(AllGather, "a", t("a b", ""), t("", "")), "holds 2 of the 4 elements"),
+        (collective(AllGather, "a", t("a", ""), long), "element type or sizes change"),
+        (collective(AllGather, "a", t("", "a"), t("", "")), "another kind"),
+        (collective(AllReduce, "a b", t("", "a"), t("", "")), "another kind"),
+        (collective(Local, "a", t("a", ""), t("", "")), "holds 2 of the 4 elements"),
+        (collective(Local, "a b", t("b", ""), t("", "a")), "holds 2 of the 4 elements"),
+        (collective(AllGather, "z", t("z", ""), t("", "")), "no axis z"),
+        (collective(AllGather, "a", t("a a", ""), t("", "")), "used twice"),
         (collective(AllGather, "a", huge("a"), huge("")), "too large"),
-        (
-            collective(AllReduce, "a", bf16("a"), bf16("")),
-            "reduction of bf16 is not supported",
-        ),
+        (collective(AllReduce, "a", bf16("a"), bf16("")), "reduction of bf16 is not supported"),
     ];
     let world = World::new(&mesh, Duration::from_secs(5)).unwrap();
     for (c, want) in cases {
-        let error = CollectivePlan::new(&world, 0, &Arc::new(c))
-            .unwrap_err()
-            .to_string();
+        let error = CollectivePlan::new(&world, 0, &Arc::new(c)).unwrap_err().to_string();
         assert!(error.contains(want), "{error}\nlacks {want}");
     }
     let c = Arc::new(collective(AllGather, "a", t("a", ""), t("", "")));
-    assert!(matches!(
-        CollectivePlan::new(&world, 9, &c),
-        Err(CommError::NoRank { rank: 9, .. })
-    ));
+    assert!(matches!(CollectivePlan::new(&world, 9, &c), Err(CommError::NoRank { rank: 9, .. })));
 }

@@ -12,38 +12,13 @@ use std::time::Duration;
 
 /// A kernel that copies `n` contiguous elements.
 fn copy(n: usize) -> Kernel {
-    let boxes = vec![CopyBox {
-        source: 0,
-        from: 0,
-        to: 0,
-        loops: vec![(n, 1, 1)],
-    }];
-    let body = KernelBody::Copy(CopyKernel {
-        dtype: DType::F64,
-        fill: None,
-        boxes,
-    });
-    Kernel {
-        name: "copy".into(),
-        operands: 1,
-        results: 1,
-        flops: 0.0,
-        bytes: 16.0 * n as f64,
-        body,
-    }
+    let boxes = vec![CopyBox { source: 0, from: 0, to: 0, loops: vec![(n, 1, 1)] }];
+    let body = KernelBody::Copy(CopyKernel { dtype: DType::F64, fill: None, boxes });
+    Kernel { name: "copy".into(), operands: 1, results: 1, flops: 0.0, bytes: 16.0 * n as f64, body }
 }
 
-fn function(
-    name: &str,
-    params: &[(&str, Type)],
-    results: &[(&str, Type)],
-    steps: Vec<Step>,
-) -> ProgramFunction {
-    let named = |l: &[(&str, Type)]| {
-        l.iter()
-            .map(|(n, t)| (n.to_string(), t.clone()))
-            .collect::<Vec<_>>()
-    };
+fn function(name: &str, params: &[(&str, Type)], results: &[(&str, Type)], steps: Vec<Step>) -> ProgramFunction {
+    let named = |l: &[(&str, Type)]| l.iter().map(|(n, t)| (n.to_string(), t.clone())).collect::<Vec<_>>();
     ProgramFunction {
         name: name.into(),
         params: named(params),
@@ -61,25 +36,14 @@ fn f64s(dims: &[(usize, &str)], partial: &str) -> Type {
 /// Entry: gathers `w` (five elements over a), copies it by a kernel in the callee, reduces that over
 /// a (as a partial sum), and overwrites the parameter `total` with it in place.
 fn program() -> Program {
-    let (split, whole, partial) = (
-        f64s(&[(5, "a")], ""),
-        f64s(&[(5, "")], ""),
-        f64s(&[(5, "")], "a"),
-    );
+    let (split, whole, partial) = (f64s(&[(5, "a")], ""), f64s(&[(5, "")], ""), f64s(&[(5, "")], "a"));
     let callee = function(
         "copy",
         &[("x", whole.clone())],
         &[("y", partial.clone())],
         vec![
-            Step::Kernel {
-                kernel: 0,
-                buffers: vec![Buf::Param(0), Buf::Frame(64)],
-            },
-            Step::Copy {
-                from: Buf::Frame(64),
-                to: Buf::Result(0),
-                bytes: 40,
-            },
+            Step::Kernel { kernel: 0, buffers: vec![Buf::Param(0), Buf::Frame(64)] },
+            Step::Copy { from: Buf::Frame(64), to: Buf::Result(0), bytes: 40 },
         ],
     );
     let mut entry = function(
@@ -87,28 +51,13 @@ fn program() -> Program {
         &[("w", split.clone()), ("total", whole.clone())],
         &[("gathered", whole.clone()), ("total'", whole.clone())],
         vec![
-            Step::Collective {
-                collective: 0,
-                input: Buf::Param(0),
-                output: Buf::Result(0),
-            },
-            Step::Call {
-                function: 0,
-                args: vec![Buf::Result(0)],
-                results: vec![Buf::Frame(0)],
-            },
-            Step::Collective {
-                collective: 1,
-                input: Buf::Frame(0),
-                output: Buf::Result(1),
-            },
+            Step::Collective { collective: 0, input: Buf::Param(0), output: Buf::Result(0) },
+            Step::Call { function: 0, args: vec![Buf::Result(0)], results: vec![Buf::Frame(0)] },
+            Step::Collective { collective: 1, input: Buf::Frame(0), output: Buf::Result(1) },
         ],
     );
     entry.in_place[1] = Some(1);
-    let named = |name: &str, c: Collective| Collective {
-        name: name.into(),
-        ..c
-    };
+    let named = |name: &str, c: Collective| Collective { name: name.into(), ..c };
     Program {
         mesh: Mesh::new(&[("a", 2)]),
         kernels: vec![copy(5)],
@@ -122,11 +71,7 @@ fn program() -> Program {
 }
 
 fn options() -> Options {
-    Options {
-        threads: 2,
-        timeout: Duration::from_secs(20),
-        allow_duplicate_data: false,
-    }
+    Options { threads: 2, timeout: Duration::from_secs(20), allow_duplicate_data: false }
 }
 
 fn runtime(program: Program) -> Result<Runtime, RuntimeError> {
@@ -137,36 +82,21 @@ fn runtime(program: Program) -> Result<Runtime, RuntimeError> {
 fn a_step_runs_kernels_calls_and_collectives() {
     let mut r = runtime(program()).unwrap();
     let (w, total) = (r.param_index("w").unwrap(), r.param_index("total").unwrap());
-    assert_eq!(
-        (r.param_index("x"), r.result_index("total'")),
-        (None, Some(1))
-    );
+    assert_eq!((r.param_index("x"), r.result_index("total'")), (None, Some(1)));
     r.write_global(w, &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
     for _ in 0..3 {
         let report = r.step(None).unwrap();
         for rank in 0..2 {
-            assert_eq!(
-                r.read_f64(rank, Buf::Result(0)).unwrap(),
-                [1.0, 2.0, 3.0, 4.0, 5.0]
-            );
+            assert_eq!(r.read_f64(rank, Buf::Result(0)).unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0]);
             // The result in place is the parameter.
-            assert_eq!(
-                r.read_f64(rank, Buf::Param(total)).unwrap(),
-                [2.0, 4.0, 6.0, 8.0, 10.0]
-            );
-            assert_eq!(
-                r.read_f64(rank, Buf::Result(1)).unwrap(),
-                [2.0, 4.0, 6.0, 8.0, 10.0]
-            );
+            assert_eq!(r.read_f64(rank, Buf::Param(total)).unwrap(), [2.0, 4.0, 6.0, 8.0, 10.0]);
+            assert_eq!(r.read_f64(rank, Buf::Result(1)).unwrap(), [2.0, 4.0, 6.0, 8.0, 10.0]);
         }
         // Parts of three and two elements; the all-reduce moves 40 bytes per rank. Counts are a step's.
         let wire: Vec<u64> = report.ranks.iter().map(|n| n.counts.wire["a"]).collect();
         assert_eq!(wire, [16 + 40, 24 + 40]);
         for n in &report.ranks {
-            assert_eq!(
-                (n.counts.payload["a"], n.counts.control, n.counts.padding),
-                (80, 0, 0)
-            );
+            assert_eq!((n.counts.payload["a"], n.counts.control, n.counts.padding), (80, 0, 0));
             let names: Vec<_> = n.counts.collectives.iter().map(|c| &*c.name).collect();
             assert_eq!(names, ["w", "y"]);
             // 24 → 64, 40 → 64, 40 → 64, frames of 128 each; the result in place takes nothing.
@@ -183,16 +113,8 @@ fn one_rank_runs_on_the_callers_thread() {
     p.mesh = Mesh::new(&[("a", 1)]);
     let mut r = runtime(p).unwrap();
     r.write_f64(0, 0, &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
-    let report = r
-        .step(Some(&TokenCheck {
-            hashes: vec![3],
-            data_axes: axes("a"),
-        }))
-        .unwrap();
-    assert_eq!(
-        r.read_f64(0, Buf::Result(1)).unwrap(),
-        [1.0, 2.0, 3.0, 4.0, 5.0]
-    );
+    let report = r.step(Some(&TokenCheck { hashes: vec![3], data_axes: axes("a") })).unwrap();
+    assert_eq!(r.read_f64(0, Buf::Result(1)).unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0]);
     assert!(report.ranks[0].counts.wire.is_empty() && report.ranks[0].counts.control == 0);
 }
 
@@ -202,25 +124,14 @@ fn parts_are_written_and_read_in_every_type() {
         let t = ty(dtype, &[(3, "b"), (5, "a")], "");
         let mesh = Mesh::new(&[("a", 2), ("b", 2)]);
         let entry = function("main", &[("x", t.clone())], &[], vec![]);
-        let p = Program {
-            mesh,
-            kernels: vec![],
-            collectives: vec![],
-            functions: vec![entry],
-            entry: 0,
-        };
+        let p = Program { mesh, kernels: vec![], collectives: vec![], functions: vec![entry], entry: 0 };
         let mut r = runtime(p).unwrap();
         let data: Vec<f64> = (0..15).map(|i| i as f64 - 7.0).collect();
         r.write_global(0, &data).unwrap();
         assert_eq!(r.read_global(Buf::Param(0)).unwrap(), data, "{dtype}");
         // Rank 3 = (a 1, b 1): row 2, columns 3 and 4.
         assert_eq!(r.read_f64(3, Buf::Param(0)).unwrap(), [6.0, 7.0]);
-        let lens: Vec<_> = r
-            .parts(3, Buf::Param(0))
-            .unwrap()
-            .iter()
-            .map(|p| (p.start, p.len))
-            .collect();
+        let lens: Vec<_> = r.parts(3, Buf::Param(0)).unwrap().iter().map(|p| (p.start, p.len)).collect();
         assert_eq!(lens, [(2, 1), (3, 2)]);
         let bytes = r.read(3, Buf::Param(0)).unwrap();
         assert_eq!(bytes.len(), 2 * dtype.bytes());
@@ -234,31 +145,16 @@ fn parts_are_written_and_read_in_every_type() {
 fn bad_accesses_say_what_is_wrong() {
     let mut r = runtime(program()).unwrap();
     let text = |e: RuntimeError| e.to_string();
-    assert_eq!(
-        text(r.write_f64(1, 0, &[1.0; 3]).unwrap_err()),
-        "w: 3 elements given, rank 1 holds 2"
-    );
-    assert_eq!(
-        text(r.write(0, 0, &[0; 8]).unwrap_err()),
-        "w: 8 bytes given, rank 0 holds 24"
-    );
-    assert_eq!(
-        text(r.write_f64(0, 9, &[]).unwrap_err()),
-        "the entry has no parameter 9; it has 2"
-    );
-    assert_eq!(
-        text(r.read(2, Buf::Param(0)).unwrap_err()),
-        "there is no rank 2; the mesh has 2"
-    );
+    assert_eq!(text(r.write_f64(1, 0, &[1.0; 3]).unwrap_err()), "w: 3 elements given, rank 1 holds 2");
+    assert_eq!(text(r.write(0, 0, &[0; 8]).unwrap_err()), "w: 8 bytes given, rank 0 holds 24");
+    assert_eq!(text(r.write_f64(0, 9, &[]).unwrap_err()), "the entry has no parameter 9; it has 2");
+    assert_eq!(text(r.read(2, Buf::Param(0)).unwrap_err()), "there is no rank 2; the mesh has 2");
     assert!(r.read(0, Buf::Frame(0)).is_err());
     let mut p = program();
     p.functions[1].params[1].1 = ty(DType::I32, &[(10, "")], "");
     p.functions[1].in_place[1] = None;
     let mut r = runtime(p).unwrap();
-    assert_eq!(
-        text(r.write_f64(0, 1, &[0.5; 10]).unwrap_err()),
-        "total: 0.5 is not a 32-bit integer"
-    );
+    assert_eq!(text(r.write_f64(0, 1, &[0.5; 10]).unwrap_err()), "total: 0.5 is not a 32-bit integer");
 }
 
 #[test]
@@ -266,57 +162,23 @@ fn tokens_must_differ_along_the_data_axes_and_agree_elsewhere() {
     let mut p = program();
     p.mesh = Mesh::new(&[("dp", 2), ("a", 2)]);
     let check = |hashes: [u64; 4], allow: bool| {
-        let options = Options {
-            allow_duplicate_data: allow,
-            ..options()
-        };
+        let options = Options { allow_duplicate_data: allow, ..options() };
         let mut r = Runtime::new(Arc::new(p.clone()), options).unwrap();
-        r.step(Some(&TokenCheck {
-            hashes: hashes.to_vec(),
-            data_axes: axes("dp"),
-        }))
+        r.step(Some(&TokenCheck { hashes: hashes.to_vec(), data_axes: axes("dp") }))
     };
     // Ranks 0, 1 are one data rank, 2, 3 the other.
     let good = check([7, 7, 9, 9], false).unwrap();
     assert!(good.ranks.iter().all(|n| n.counts.control == 3 * 8));
     let same = check([7, 7, 7, 7], false).unwrap_err();
-    assert!(
-        matches!(
-            same,
-            RuntimeError::DuplicateData {
-                first: 0,
-                second: 2,
-                ..
-            }
-        ),
-        "{same}"
-    );
-    assert!(
-        same.to_string().contains("ranks 0 and 2 differ on dp"),
-        "{same}"
-    );
+    assert!(matches!(same, RuntimeError::DuplicateData { first: 0, second: 2, .. }), "{same}");
+    assert!(same.to_string().contains("ranks 0 and 2 differ on dp"), "{same}");
     check([7, 7, 7, 7], true).unwrap();
     for allow in [false, true] {
         let differ = check([7, 7, 9, 8], allow).unwrap_err();
-        assert!(
-            matches!(
-                differ,
-                RuntimeError::DifferentData {
-                    first: 2,
-                    second: 3,
-                    ..
-                }
-            ),
-            "{differ}"
-        );
+        assert!(matches!(differ, RuntimeError::DifferentData { first: 2, second: 3, .. }), "{differ}");
     }
     let mut r = runtime(program()).unwrap();
-    let few = r
-        .step(Some(&TokenCheck {
-            hashes: vec![1],
-            data_axes: vec![],
-        }))
-        .unwrap_err();
+    let few = r.step(Some(&TokenCheck { hashes: vec![1], data_axes: vec![] })).unwrap_err();
     assert_eq!(few.to_string(), "1 token hashes for 2 ranks");
 }
 
@@ -331,10 +193,7 @@ fn a_kernel_that_leaves_its_buffer_stops_all_ranks() {
         "{error}"
     );
     let again = r.step(None).unwrap_err();
-    assert!(
-        matches!(&again, RuntimeError::Comm(CommError::Stopped(_))),
-        "{again}"
-    );
+    assert!(matches!(&again, RuntimeError::Comm(CommError::Stopped(_))), "{again}");
 }
 
 #[test]
@@ -342,109 +201,32 @@ fn damaged_programs_are_refused() {
     let refuse = |damage: &dyn Fn(&mut Program), want: &str| {
         let mut p = program();
         damage(&mut p);
-        let error = runtime(p)
-            .err()
-            .unwrap_or_else(|| panic!("accepted; wanted {want}"))
-            .to_string();
+        let error = runtime(p).err().unwrap_or_else(|| panic!("accepted; wanted {want}")).to_string();
         assert!(error.contains(want), "{error}\nlacks {want}");
     };
     let step = |p: &mut Program, s: Step| p.functions[1].steps.push(s);
     let on = |from: Buf, to: Buf, bytes: usize| Step::Copy { from, to, bytes };
     refuse(&|p| p.entry = 9, "there is no function 9");
-    refuse(
-        &|p| p.functions[0].frame = 96,
-        "step 1: Frame(64) has 32 bytes, 40 are needed",
-    );
-    refuse(
-        &|p| step(p, on(Buf::Frame(200), Buf::Frame(0), 0)),
-        "outside the frame of 128 bytes",
-    );
-    refuse(
-        &|p| step(p, on(Buf::Frame(4), Buf::Frame(0), 8)),
-        "not a multiple of 8",
-    );
-    refuse(
-        &|p| step(p, on(Buf::Param(7), Buf::Frame(0), 8)),
-        "there is no Param(7)",
-    );
-    refuse(
-        &|p| step(p, on(Buf::Param(0), Buf::Frame(0), 48)),
-        "Param(0) has 24 bytes, 48 are needed",
-    );
-    refuse(
-        &|p| {
-            step(
-                p,
-                Step::Kernel {
-                    kernel: 3,
-                    buffers: vec![],
-                },
-            )
-        },
-        "there is no kernel 3",
-    );
-    refuse(
-        &|p| {
-            step(
-                p,
-                Step::Kernel {
-                    kernel: 0,
-                    buffers: vec![],
-                },
-            )
-        },
-        "copy has 2 buffers, not 0",
-    );
+    refuse(&|p| p.functions[0].frame = 96, "step 1: Frame(64) has 32 bytes, 40 are needed");
+    refuse(&|p| step(p, on(Buf::Frame(200), Buf::Frame(0), 0)), "outside the frame of 128 bytes");
+    refuse(&|p| step(p, on(Buf::Frame(4), Buf::Frame(0), 8)), "not a multiple of 8");
+    refuse(&|p| step(p, on(Buf::Param(7), Buf::Frame(0), 8)), "there is no Param(7)");
+    refuse(&|p| step(p, on(Buf::Param(0), Buf::Frame(0), 48)), "Param(0) has 24 bytes, 48 are needed");
+    refuse(&|p| step(p, Step::Kernel { kernel: 3, buffers: vec![] }), "there is no kernel 3");
+    refuse(&|p| step(p, Step::Kernel { kernel: 0, buffers: vec![] }), "copy has 2 buffers, not 0");
     let over = vec![Buf::Param(1), Buf::Result(1)];
-    refuse(
-        &|p| {
-            step(
-                p,
-                Step::Kernel {
-                    kernel: 0,
-                    buffers: over.clone(),
-                },
-            )
-        },
-        "over an operand",
-    );
-    let gather = |c| Step::Collective {
-        collective: c,
-        input: Buf::Param(0),
-        output: Buf::Frame(96),
-    };
-    refuse(
-        &|p| step(p, gather(0)),
-        "Frame(96) has 32 bytes, 40 are needed",
-    );
+    refuse(&|p| step(p, Step::Kernel { kernel: 0, buffers: over.clone() }), "over an operand");
+    let gather = |c| Step::Collective { collective: c, input: Buf::Param(0), output: Buf::Frame(96) };
+    refuse(&|p| step(p, gather(0)), "Frame(96) has 32 bytes, 40 are needed");
     refuse(&|p| step(p, gather(5)), "there is no collective 5");
-    let call = |f, args: &[Buf]| Step::Call {
-        function: f,
-        args: args.to_vec(),
-        results: vec![Buf::Frame(0)],
-    };
+    let call = |f, args: &[Buf]| Step::Call { function: f, args: args.to_vec(), results: vec![Buf::Frame(0)] };
     refuse(&|p| step(p, call(8, &[])), "there is no function 8");
     refuse(&|p| step(p, call(0, &[])), "copy takes 1 arguments, not 0");
-    refuse(
-        &|p| step(p, call(0, &[Buf::Param(0)])),
-        "Param(0) has 24 bytes, 40 are needed",
-    );
-    refuse(
-        &|p| p.functions[0].steps.push(call(0, &[Buf::Param(0)])),
-        "copy calls itself",
-    );
-    refuse(
-        &|p| p.functions[1].in_place[0] = Some(0),
-        "parameter 0 cannot hold this result in place",
-    );
-    refuse(
-        &|p| p.functions[1].in_place.clear(),
-        "0 entries for 2 results",
-    );
-    refuse(
-        &|p| p.functions[1].params[0].1.dims[0].size = usize::MAX,
-        "is too large",
-    );
+    refuse(&|p| step(p, call(0, &[Buf::Param(0)])), "Param(0) has 24 bytes, 40 are needed");
+    refuse(&|p| p.functions[0].steps.push(call(0, &[Buf::Param(0)])), "copy calls itself");
+    refuse(&|p| p.functions[1].in_place[0] = Some(0), "parameter 0 cannot hold this result in place");
+    refuse(&|p| p.functions[1].in_place.clear(), "0 entries for 2 results");
+    refuse(&|p| p.functions[1].params[0].1.dims[0].size = usize::MAX, "is too large");
     refuse(&|p| p.functions[1].frame = usize::MAX - 7, "no memory");
     refuse(&|p| p.mesh = Mesh::new(&[("a", 0)]), "axis a has size 0");
     refuse(&|p| p.collectives[0].kind = AllReduce, "another kind");
@@ -452,19 +234,11 @@ fn damaged_programs_are_refused() {
         p.functions[0].params[0].1 = f64s(&[(5, "")], "a");
         p.functions[0].in_place[0] = Some(0);
     };
-    refuse(
-        &in_place,
-        "result 0 of copy lives in argument 0, but has another buffer",
-    );
+    refuse(&in_place, "result 0 of copy lives in argument 0, but has another buffer");
     let chain = |p: &mut Program| {
         for i in 2..1000 {
-            let next = Step::Call {
-                function: i + 1,
-                args: vec![],
-                results: vec![],
-            };
-            p.functions
-                .push(function(&format!("f{i}"), &[], &[], vec![next]));
+            let next = Step::Call { function: i + 1, args: vec![], results: vec![] };
+            p.functions.push(function(&format!("f{i}"), &[], &[], vec![next]));
         }
         p.functions.push(function("last", &[], &[], vec![]));
         p.entry = 2;
@@ -472,9 +246,6 @@ fn damaged_programs_are_refused() {
     refuse(&chain, "calls nest deeper than 256");
     let mut threads = options();
     threads.threads = 1_000_000;
-    let error = Runtime::new(Arc::new(program()), threads)
-        .err()
-        .unwrap()
-        .to_string();
+    let error = Runtime::new(Arc::new(program()), threads).err().unwrap().to_string();
     assert!(error.contains("option threads"), "{error}");
 }

@@ -15,21 +15,12 @@ fn world(ranks: usize, millis: u64) -> World {
 }
 
 fn gather(name: &str) -> Arc<Collective> {
-    let (from, to) = (
-        ty(DType::F64, &[(6, "a")], ""),
-        ty(DType::F64, &[(6, "")], ""),
-    );
-    Arc::new(Collective {
-        name: name.into(),
-        ..collective(AllGather, "a", from, to)
-    })
+    let (from, to) = (ty(DType::F64, &[(6, "a")], ""), ty(DType::F64, &[(6, "")], ""));
+    Arc::new(Collective { name: name.into(), ..collective(AllGather, "a", from, to) })
 }
 
 fn reduce() -> Arc<Collective> {
-    let (from, to) = (
-        ty(DType::F64, &[(6, "")], "a"),
-        ty(DType::F64, &[(6, "")], ""),
-    );
+    let (from, to) = (ty(DType::F64, &[(6, "")], "a"), ty(DType::F64, &[(6, "")], ""));
     Arc::new(collective(AllReduce, "a", from, to))
 }
 
@@ -54,23 +45,12 @@ fn different_collectives_are_named_with_their_ranks() {
         go(comm, if comm.rank() == 1 { &two } else { &one }, b)
     });
     let error = run.unwrap_err();
-    assert!(
-        matches!(&error, CommError::Mismatch { rank, other, .. } if (*rank == 1) != (*other == 1)),
-        "{error}"
-    );
+    assert!(matches!(&error, CommError::Mismatch { rank, other, .. } if (*rank == 1) != (*other == 1)), "{error}");
     let text = error.to_string();
-    assert!(
-        text.contains("all_gather %x over a: f64[d0=6@a]") && text.contains("all_reduce %x over a"),
-        "{text}"
-    );
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "nobody waited for the watchdog"
-    );
+    assert!(text.contains("all_gather %x over a: f64[d0=6@a]") && text.contains("all_reduce %x over a"), "{text}");
+    assert!(start.elapsed() < Duration::from_secs(10), "nobody waited for the watchdog");
     // The world stays stopped, and says why.
-    let again = w
-        .run(vec![(); 3], |_, ()| Ok::<_, CommError>(()))
-        .unwrap_err();
+    let again = w.run(vec![(); 3], |_, ()| Ok::<_, CommError>(())).unwrap_err();
     assert_eq!(again, CommError::Stopped(Box::new(error)));
 }
 
@@ -89,30 +69,16 @@ fn another_name_is_a_mismatch_too() {
 fn the_watchdog_names_arrived_and_missing() {
     let (w, c) = (world(3, 200), gather("h"));
     let mut b = buffers(3);
-    let run = w.run(
-        b.iter_mut().collect(),
-        |comm, b: &mut [[f64; 6]; 2]| match comm.rank() {
-            1 => Ok(()),
-            _ => go(comm, &c, b),
-        },
-    );
+    let run = w.run(b.iter_mut().collect(), |comm, b: &mut [[f64; 6]; 2]| match comm.rank() {
+        1 => Ok(()),
+        _ => go(comm, &c, b),
+    });
     let error = run.unwrap_err();
-    let CommError::Timeout {
-        call,
-        arrived,
-        missing,
-        waited,
-        whereabouts,
-        meeting,
-    } = &error
-    else {
+    let CommError::Timeout { call, arrived, missing, waited, whereabouts, meeting } = &error else {
         panic!("{error}");
     };
     assert!(call.starts_with("all_gather %h over a: f64"), "{call}");
-    assert_eq!(
-        (&arrived[..], &missing[..], *meeting),
-        (&[0, 2][..], &[1][..], 0)
-    );
+    assert_eq!((&arrived[..], &missing[..], *meeting), (&[0, 2][..], &[1][..], 0));
     assert!(*waited >= Duration::from_millis(200), "{waited:?}");
     assert_eq!(whereabouts, "rank 1 has finished");
 }
@@ -122,23 +88,18 @@ fn a_deadlock_over_two_groups_ends() {
     let mesh = Mesh::new(&[("a", 2), ("b", 2)]);
     let w = World::new(&mesh, Duration::from_millis(200)).unwrap();
     let over = |axis: &str| {
-        let (from, to) = (
-            ty(DType::F64, &[(6, axis)], ""),
-            ty(DType::F64, &[(6, "")], ""),
-        );
+        let (from, to) = (ty(DType::F64, &[(6, axis)], ""), ty(DType::F64, &[(6, "")], ""));
         Arc::new(collective(AllGather, axis, from, to))
     };
     let (a, b) = (over("a"), over("b"));
     let mut memory = buffers(4);
-    let run = w.run(
-        memory.iter_mut().collect(),
-        |comm, m: &mut [[f64; 6]; 2]| go(comm, if comm.rank() == 0 { &a } else { &b }, m),
-    );
+    let run = w.run(memory.iter_mut().collect(), |comm, m: &mut [[f64; 6]; 2]| {
+        go(comm, if comm.rank() == 0 { &a } else { &b }, m)
+    });
     let text = run.unwrap_err().to_string();
     // Rank 0 waits for 2 over a, rank 1 waits for 0 over b.
     assert!(
-        text.contains("ranks [0] arrived, ranks [2] are missing")
-            || text.contains("ranks [1] arrived, ranks [0]"),
+        text.contains("ranks [0] arrived, ranks [2] are missing") || text.contains("ranks [1] arrived, ranks [0]"),
         "{text}"
     );
 }
@@ -154,13 +115,7 @@ fn a_panic_stops_the_waiting_ranks() {
         }
         go(comm, &c, b)
     });
-    assert_eq!(
-        run,
-        Err(CommError::Panic {
-            rank: 2,
-            message: "index 7 is broken".into()
-        })
-    );
+    assert_eq!(run, Err(CommError::Panic { rank: 2, message: "index 7 is broken".into() }));
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
@@ -168,16 +123,10 @@ fn a_panic_stops_the_waiting_ranks() {
 fn an_error_of_one_rank_stops_the_others() {
     let (w, c) = (world(2, 60_000), gather("x"));
     let mut b = buffers(2);
-    let run = w.run(
-        b.iter_mut().collect(),
-        |comm, b: &mut [[f64; 6]; 2]| match comm.rank() {
-            0 => go(comm, &c, b),
-            _ => Err(CommError::Rank {
-                rank: 1,
-                message: "disk full".into(),
-            }),
-        },
-    );
+    let run = w.run(b.iter_mut().collect(), |comm, b: &mut [[f64; 6]; 2]| match comm.rank() {
+        0 => go(comm, &c, b),
+        _ => Err(CommError::Rank { rank: 1, message: "disk full".into() }),
+    });
     assert_eq!(run.unwrap_err().to_string(), "rank 1 failed: disk full");
 }
 
@@ -196,11 +145,7 @@ fn overlapping_buffers_are_refused() {
 
 #[test]
 fn meshes_that_cannot_be_are_refused() {
-    let refuse = |axes: &[(&str, usize)]| {
-        World::new(&Mesh::new(axes), Duration::ZERO)
-            .unwrap_err()
-            .to_string()
-    };
+    let refuse = |axes: &[(&str, usize)]| World::new(&Mesh::new(axes), Duration::ZERO).unwrap_err().to_string();
     assert!(refuse(&[("a", 2), ("b", 0)]).contains("axis b has size 0"));
     assert!(refuse(&[("a", 2), ("a", 2)]).contains("axis a appears twice"));
     assert!(refuse(&[("a", usize::MAX), ("b", 9)]).contains("at most 4096"));
@@ -225,10 +170,7 @@ fn messages_arrive_in_order_and_are_counted_once() {
         Ok::<_, CommError>(comm.counts.clone())
     });
     for n in counts.unwrap() {
-        assert_eq!(
-            (n.payload["pp"], n.wire["pp"], n.collectives.len()),
-            (80, 80, 40)
-        );
+        assert_eq!((n.payload["pp"], n.wire["pp"], n.collectives.len()), (80, 80, 40));
     }
 }
 
@@ -256,25 +198,14 @@ fn wrong_and_missing_messages_have_names() {
         _ => comm.receive(0, "act", "pp", &mut [0; 8]),
     });
     let text = wrong.unwrap_err().to_string();
-    assert_eq!(
-        text,
-        "rank 1 expected act (8 bytes) from rank 0, which sent grad (16 bytes)"
-    );
+    assert_eq!(text, "rank 1 expected act (8 bytes) from rank 0, which sent grad (16 bytes)");
     let missing = world(2, 200).run(vec![(); 2], |comm, ()| match comm.rank() {
         0 => Ok(()),
         _ => comm.receive(0, "act", "pp", &mut [0; 8]),
     });
     let error = missing.unwrap_err();
-    assert!(
-        matches!(&error, CommError::Timeout { missing, .. } if missing == &[0]),
-        "{error}"
-    );
-    assert!(
-        error
-            .to_string()
-            .contains("message %act from rank 0 to rank 1"),
-        "{error}"
-    );
+    assert!(matches!(&error, CommError::Timeout { missing, .. } if missing == &[0]), "{error}");
+    assert!(error.to_string().contains("message %act from rank 0 to rank 1"), "{error}");
     let nobody = world(2, 200).run(vec![(); 2], |comm, ()| comm.send(5, "x", &[]));
     assert!(matches!(nobody, Err(CommError::NoRank { rank: 5, .. })));
 }
@@ -307,8 +238,5 @@ fn a_broadcast_from_two_roots_is_a_mismatch() {
         comm.broadcast(&group, comm.rank(), "w", "a", &mut [0; 4])
     });
     let text = run.unwrap_err().to_string();
-    assert!(
-        text.contains("broadcast %w from rank 0") && text.contains("broadcast %w from rank 1"),
-        "{text}"
-    );
+    assert!(text.contains("broadcast %w from rank 0") && text.contains("broadcast %w from rank 1"), "{text}");
 }

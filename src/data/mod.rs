@@ -151,24 +151,10 @@ impl Dataset {
         let batches = samples / batch as u64;
         if batches == 0 {
             let needed = batch as u128 * seq_len as u128 + 1;
-            return Err(DataError::TooShort {
-                path: path.display().to_string(),
-                batch,
-                seq_len,
-                needed,
-                found,
-            });
+            return Err(DataError::TooShort { path: path.display().to_string(), batch, seq_len, needed, found });
         }
         let batches = if fixed_batch { 1 } else { batches };
-        Ok(Dataset {
-            tokens,
-            vocab,
-            seq_len,
-            epoch: Epoch {
-                batch: batch as u64,
-                batches: Some(batches),
-            },
-        })
+        Ok(Dataset { tokens, vocab, seq_len, epoch: Epoch { batch: batch as u64, batches: Some(batches) } })
     }
 
     /// The endless synthetic samples that the goldens were made with.
@@ -180,16 +166,8 @@ impl Dataset {
         fixed_batch: bool,
     ) -> Result<Dataset, DataError> {
         check_sizes(vocab, seq_len, batch)?;
-        let epoch = Epoch {
-            batch: batch as u64,
-            batches: fixed_batch.then_some(1),
-        };
-        Ok(Dataset {
-            tokens: Tokens::golden(seed),
-            vocab,
-            seq_len,
-            epoch,
-        })
+        let epoch = Epoch { batch: batch as u64, batches: fixed_batch.then_some(1) };
+        Ok(Dataset { tokens: Tokens::golden(seed), vocab, seq_len, epoch })
     }
 
     /// Sequences in a global batch.
@@ -211,22 +189,13 @@ impl Dataset {
     /// but the first targets.
     pub fn row(&self, step: u64, b: usize) -> Result<Vec<u32>, DataError> {
         if b >= self.batch() {
-            return Err(DataError::OutsideBatch {
-                row: b,
-                batch: self.batch(),
-            });
+            return Err(DataError::OutsideBatch { row: b, batch: self.batch() });
         }
-        self.tokens
-            .sample(self.epoch.first(step) + b as u64, self.seq_len, self.vocab)
+        self.tokens.sample(self.epoch.first(step) + b as u64, self.seq_len, self.vocab)
     }
 
     /// The samples that a data rank trains on at a step, counted over the whole source.
-    pub fn assignment(
-        &self,
-        step: u64,
-        data_rank: u64,
-        data_ranks: u64,
-    ) -> Result<Range<u64>, DataError> {
+    pub fn assignment(&self, step: u64, data_rank: u64, data_ranks: u64) -> Result<Range<u64>, DataError> {
         self.epoch.assignment(step, data_rank, data_ranks)
     }
 
@@ -240,14 +209,8 @@ impl Dataset {
         let (s, b) = (self.seq_len as u64, self.epoch.batch);
         let (Some(tokens), Some(batches)) = (self.tokens.len(), self.epoch.batches) else {
             return match self.epoch.batches {
-                Some(_) => format!(
-                    "data: {}, one batch of {b} sequences of {s} tokens at every step",
-                    self.tokens
-                ),
-                None => format!(
-                    "data: {}, endless, batches of {b} sequences of {s} tokens",
-                    self.tokens
-                ),
+                Some(_) => format!("data: {}, one batch of {b} sequences of {s} tokens at every step", self.tokens),
+                None => format!("data: {}, endless, batches of {b} sequences of {s} tokens", self.tokens),
             };
         };
         let samples = (tokens - 1) / s;
@@ -272,15 +235,8 @@ impl Dataset {
 
 /// Sizes in the range that later arithmetic can hold.
 fn check_sizes(vocab: usize, seq_len: usize, batch: usize) -> Result<(), DataError> {
-    let limits = [
-        ("the vocabulary", vocab, 1u64 << 32),
-        ("--seq-len", seq_len, 1 << 30),
-        ("--batch", batch, 1 << 30),
-    ];
-    match limits
-        .into_iter()
-        .find(|(_, value, most)| *value == 0 || *value as u64 > *most)
-    {
+    let limits = [("the vocabulary", vocab, 1u64 << 32), ("--seq-len", seq_len, 1 << 30), ("--batch", batch, 1 << 30)];
+    match limits.into_iter().find(|(_, value, most)| *value == 0 || *value as u64 > *most) {
         Some((name, value, most)) => Err(DataError::Size { name, value, most }),
         None => Ok(()),
     }
@@ -293,12 +249,7 @@ pub fn unigram_entropy(bytes: &[u8]) -> f64 {
         counts[b as usize] += 1;
     }
     let total = bytes.len() as f64;
-    counts
-        .iter()
-        .filter(|&&c| c > 0)
-        .map(|&c| c as f64 / total)
-        .map(|p| -p * p.ln())
-        .sum()
+    counts.iter().filter(|&&c| c > 0).map(|&c| c as f64 / total).map(|p| -p * p.ln()).sum()
 }
 
 #[cfg(test)]
@@ -319,22 +270,13 @@ mod tests {
     #[test]
     fn golden_rows_match_the_vectors() {
         let data = Dataset::golden(0, 256, 64, 4, false).unwrap();
-        let batch: Vec<i32> = (0..4)
-            .flat_map(|b| data.row(0, b).unwrap())
-            .map(|t| t as i32)
-            .collect();
+        let batch: Vec<i32> = (0..4).flat_map(|b| data.row(0, b).unwrap()).map(|t| t as i32).collect();
         assert_eq!(token_hash(&batch), 0x9c2fd941efb89b07);
-        assert_eq!(
-            data.row(3, 0).unwrap()[..8],
-            [246, 198, 38, 203, 67, 134, 231, 123]
-        );
+        assert_eq!(data.row(3, 0).unwrap()[..8], [246, 198, 38, 203, 67, 134, 231, 123]);
         let fixed = Dataset::golden(0, 256, 64, 4, true).unwrap();
         assert_eq!(fixed.row(3, 1).unwrap(), data.row(0, 1).unwrap());
         let second = Dataset::golden(0, 320, 64, 8, false).unwrap();
-        let batch: Vec<i32> = (0..8)
-            .flat_map(|b| second.row(0, b).unwrap())
-            .map(|t| t as i32)
-            .collect();
+        let batch: Vec<i32> = (0..8).flat_map(|b| second.row(0, b).unwrap()).map(|t| t as i32).collect();
         assert_eq!(token_hash(&batch), 0xf38e1369793ce125);
     }
 
@@ -343,17 +285,8 @@ mod tests {
         // 23 bytes, S = 4: 5 samples and 2 tokens over; B = 2: 2 batches and 1 sample over.
         let (_dir, path) = file("train.txt", b"abcdefghijklmnopqrstuvw");
         let data = Dataset::open(&path, 256, 4, 2, false).unwrap();
-        let text = |step, b| {
-            data.row(step, b)
-                .unwrap()
-                .iter()
-                .map(|&t| t as u8 as char)
-                .collect::<String>()
-        };
-        assert_eq!(
-            [text(0, 0), text(0, 1), text(1, 0), text(1, 1)],
-            ["abcde", "efghi", "ijklm", "mnopq"]
-        );
+        let text = |step, b| data.row(step, b).unwrap().iter().map(|&t| t as u8 as char).collect::<String>();
+        assert_eq!([text(0, 0), text(0, 1), text(1, 0), text(1, 1)], ["abcde", "efghi", "ijklm", "mnopq"]);
         assert_eq!(text(2, 1), "efghi", "the second epoch repeats the first");
         let report = data.report();
         assert!(report.contains("23 tokens = 5 sequences of 4; an epoch is 2 batches of 2; left out: 2 tokens at the end and 1 sequences"), "{report}");
@@ -371,48 +304,29 @@ mod tests {
             assert_eq!(data.row(0, 1).unwrap(), [400, 500, 600, 700, 800]);
             assert_eq!(data.unigram_entropy(), None);
         }
-        let wide: Vec<u8> = [70_000u32, 1, 2]
-            .iter()
-            .flat_map(|i| i.to_le_bytes())
-            .collect();
+        let wide: Vec<u8> = [70_000u32, 1, 2].iter().flat_map(|i| i.to_le_bytes()).collect();
         let (_dir, path) = file("train.u32.bin", &wide);
-        assert_eq!(
-            Dataset::open(&path, 70_001, 2, 1, false)
-                .unwrap()
-                .row(0, 0)
-                .unwrap(),
-            [70_000, 1, 2]
-        );
+        assert_eq!(Dataset::open(&path, 70_001, 2, 1, false).unwrap().row(0, 0).unwrap(), [70_000, 1, 2]);
         let outside = error(Dataset::open(&path, 70_000, 2, 1, false));
-        assert!(
-            outside.contains("token 0 is 70000, but the vocabulary has 70000"),
-            "{outside}"
-        );
+        assert!(outside.contains("token 0 is 70000, but the vocabulary has 70000"), "{outside}");
         let (_dir, path) = file("cut.bin", &ids[..7]);
-        assert!(error(Dataset::open(&path, 1000, 1, 1, false))
-            .contains("7 bytes are not a whole number of 2-byte tokens"));
+        assert!(
+            error(Dataset::open(&path, 1000, 1, 1, false)).contains("7 bytes are not a whole number of 2-byte tokens")
+        );
     }
 
     #[test]
     fn short_files_and_small_vocabularies_are_refused_with_numbers() {
         let (_dir, path) = file("train.txt", &[b'x'; 128]);
         let short = error(Dataset::open(&path, 256, 64, 2, false));
-        assert!(
-            short.contains("2 sequences of 64 tokens need 129 tokens, the file has 128"),
-            "{short}"
-        );
-        assert!(error(Dataset::open(&path, 255, 4, 1, false))
-            .contains("at least 256; the model has 255"));
+        assert!(short.contains("2 sequences of 64 tokens need 129 tokens, the file has 128"), "{short}");
+        assert!(error(Dataset::open(&path, 255, 4, 1, false)).contains("at least 256; the model has 255"));
         assert!(error(Dataset::open(&path, 256, 0, 1, false)).contains("--seq-len is 0"));
         assert!(error(Dataset::open(&path, 256, 1, 0, false)).contains("--batch is 0"));
-        assert!(
-            error(Dataset::open(Path::new("no/such.txt"), 256, 1, 1, false))
-                .contains("no/such.txt: cannot read the data")
-        );
+        assert!(error(Dataset::open(Path::new("no/such.txt"), 256, 1, 1, false))
+            .contains("no/such.txt: cannot read the data"));
         let (_dir, path) = file("empty.txt", b"");
-        assert!(
-            error(Dataset::open(&path, 256, 1, 1, false)).contains("need 2 tokens, the file has 0")
-        );
+        assert!(error(Dataset::open(&path, 256, 1, 1, false)).contains("need 2 tokens, the file has 0"));
     }
 
     #[test]

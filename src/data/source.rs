@@ -58,14 +58,8 @@ impl TokenWidth {
 
     fn decode(self, bytes: &[u8]) -> Vec<u32> {
         match self {
-            TokenWidth::U16 => bytes
-                .chunks_exact(2)
-                .map(|b| u32::from(u16::from_le_bytes([b[0], b[1]])))
-                .collect(),
-            TokenWidth::U32 => bytes
-                .chunks_exact(4)
-                .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect(),
+            TokenWidth::U16 => bytes.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect(),
+            TokenWidth::U32 => bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
         }
     }
 
@@ -85,10 +79,7 @@ impl Tokens {
     /// first step and not hours into it.
     pub(super) fn open(path: &Path, vocab: usize) -> Result<Tokens, DataError> {
         let name = path.display().to_string();
-        let io = |source| DataError::Io {
-            path: name.clone(),
-            source,
-        };
+        let io = |source| DataError::Io { path: name.clone(), source };
         let Some(width) = TokenWidth::of(path) else {
             let bytes = std::fs::read(path).map_err(io)?;
             if vocab < 256 {
@@ -99,28 +90,16 @@ impl Tokens {
         let file = File::open(path).map_err(io)?;
         let bytes = file.metadata().map_err(io)?.len();
         if bytes % width.bytes() != 0 {
-            return Err(DataError::Ragged {
-                path: name,
-                bytes,
-                width: width.bytes(),
-            });
+            return Err(DataError::Ragged { path: name, bytes, width: width.bytes() });
         }
-        let tokens = Tokens::Ids {
-            path: name,
-            file,
-            width,
-            len: bytes / width.bytes(),
-        };
+        let tokens = Tokens::Ids { path: name, file, width, len: bytes / width.bytes() };
         tokens.scan(vocab)?;
         Ok(tokens)
     }
 
     /// The synthetic tokens of a seed.
     pub(super) fn golden(seed: u64) -> Tokens {
-        Tokens::Golden {
-            seed,
-            key: key("input_ids", seed),
-        }
+        Tokens::Golden { seed, key: key("input_ids", seed) }
     }
 
     /// Number of tokens; None for an endless source.
@@ -138,23 +117,17 @@ impl Tokens {
     }
 
     /// The `seq_len + 1` tokens of a sample, which must lie inside the source.
-    pub(super) fn sample(
-        &self,
-        sample: u64,
-        seq_len: usize,
-        vocab: usize,
-    ) -> Result<Vec<u32>, DataError> {
+    pub(super) fn sample(&self, sample: u64, seq_len: usize, vocab: usize) -> Result<Vec<u32>, DataError> {
         let start = sample.wrapping_mul(seq_len as u64);
         match self {
             // Invariant: samples are numbered below (len - 1) / seq_len, so the window ends inside.
-            Tokens::Text { bytes, .. } => Ok(bytes[start as usize..][..=seq_len]
-                .iter()
-                .map(|&b| u32::from(b))
-                .collect()),
+            Tokens::Text { bytes, .. } => {
+                Ok(bytes[start as usize..][..=seq_len].iter().map(|&b| u32::from(b)).collect())
+            }
             Tokens::Ids { .. } => self.ids(start, seq_len + 1, vocab),
-            Tokens::Golden { key, .. } => Ok((0..=seq_len as u64)
-                .map(|j| token_at(*key, sample, j, seq_len as u64, vocab as u64))
-                .collect()),
+            Tokens::Golden { key, .. } => {
+                Ok((0..=seq_len as u64).map(|j| token_at(*key, sample, j, seq_len as u64, vocab as u64)).collect())
+            }
         }
     }
 
@@ -164,26 +137,17 @@ impl Tokens {
         const CHUNK: u64 = 1 << 18;
         let len = self.len().unwrap_or(0);
         let mut chunks = (0..len).step_by(CHUNK as usize);
-        chunks.try_for_each(|start| {
-            self.ids(start, CHUNK.min(len - start) as usize, vocab)
-                .map(|_| ())
-        })
+        chunks.try_for_each(|start| self.ids(start, CHUNK.min(len - start) as usize, vocab).map(|_| ()))
     }
 
     /// Ids of a token file, checked against the vocabulary; empty for other sources.
     fn ids(&self, start: u64, count: usize, vocab: usize) -> Result<Vec<u32>, DataError> {
-        let Tokens::Ids {
-            path, file, width, ..
-        } = self
-        else {
+        let Tokens::Ids { path, file, width, .. } = self else {
             return Ok(Vec::new());
         };
         let mut bytes = vec![0; count * width.bytes() as usize];
         let read = file.read_exact_at(&mut bytes, start * width.bytes());
-        read.map_err(|source| DataError::Io {
-            path: path.clone(),
-            source,
-        })?;
+        read.map_err(|source| DataError::Io { path: path.clone(), source })?;
         let ids = width.decode(&bytes);
         match ids.iter().position(|&id| id as usize >= vocab) {
             Some(at) => Err(DataError::OutsideVocab {

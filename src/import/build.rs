@@ -52,7 +52,11 @@ pub fn build(config: &ModelConfig, shape: StepShape) -> Result<Model, BuildError
     for layer in 0..config.layers {
         let kind = (config.rope_of_layer[layer], config.windows[layer]);
         if let std::collections::btree_map::Entry::Vacant(slot) = blocks.entry(kind) {
-            let name = if functions.iter().any(|f| f.name == "block") { format!("block.{layer}") } else { "block".to_string() };
+            let name = if functions.iter().any(|f| f.name == "block") {
+                format!("block.{layer}")
+            } else {
+                "block".to_string()
+            };
             functions.push(b.block(&name, kind.1)?);
             slot.insert(name);
         }
@@ -232,7 +236,11 @@ impl ModelBuilder<'_> {
         Ok(f)
     }
 
-    fn entry(&self, functions: &[Function], blocks: &BTreeMap<(usize, Option<usize>), String>) -> (Function, Vec<ParamSpec>) {
+    fn entry(
+        &self,
+        functions: &[Function],
+        blocks: &BTreeMap<(usize, Option<usize>), String>,
+    ) -> (Function, Vec<ParamSpec>) {
         let c = self.c;
         let mut f = Function::new("main");
         let mut specs = Vec::new();

@@ -163,21 +163,14 @@ const MAX_HEAD_DIM: usize = 65_536;
 
 /// Reads a `config.json`, or the one in a folder.
 pub fn load(path: &Path) -> Result<ModelConfig, ConfigError> {
-    let file = if path.is_dir() {
-        path.join("config.json")
-    } else {
-        path.to_path_buf()
-    };
+    let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
     if path.is_dir() && !file.exists() {
         let hint = if path.join("params.json").exists() {
             "; it has a params.json, the original format, which is not supported: convert it to the Hugging Face format"
         } else {
             ""
         };
-        return Err(ConfigError::NoConfig {
-            folder: path.display().to_string(),
-            hint: hint.to_string(),
-        });
+        return Err(ConfigError::NoConfig { folder: path.display().to_string(), hint: hint.to_string() });
     }
     from_document(&Document::read(&file)?)
 }
@@ -198,10 +191,8 @@ pub fn from_document(doc: &Document) -> Result<ModelConfig, ConfigError> {
     let hidden = fields.required_size("hidden_size")?;
     let layers = fields.required_size("num_hidden_layers")?;
     if layers > MAX_LAYERS {
-        return Err(fields.invalid(
-            "num_hidden_layers",
-            format!("{layers} is more than {MAX_LAYERS}, the most that is accepted"),
-        ));
+        return Err(fields
+            .invalid("num_hidden_layers", format!("{layers} is more than {MAX_LAYERS}, the most that is accepted")));
     }
     let heads = fields.required_size("num_attention_heads")?;
     let kv_heads = kv_heads(fields, family, heads)?;
@@ -215,17 +206,10 @@ pub fn from_document(doc: &Document) -> Result<ModelConfig, ConfigError> {
         family,
         &mut notes,
     );
-    let rms_eps = defaulted(
-        fields.positive("rms_norm_eps")?,
-        family.rms_eps,
-        "rms_norm_eps",
-        family,
-        &mut notes,
-    );
+    let rms_eps = defaulted(fields.positive("rms_norm_eps")?, family.rms_eps, "rms_norm_eps", family, &mut notes);
     check_activation(fields)?;
     let tied = fields.flag("tie_word_embeddings")?.unwrap_or(family.tied);
-    let attention_bias = family.attention_bias == AttentionBias::Key
-        && fields.flag("attention_bias")?.unwrap_or(false);
+    let attention_bias = family.attention_bias == AttentionBias::Key && fields.flag("attention_bias")?.unwrap_or(false);
     let qkv_bias = attention_bias || family.attention_bias == AttentionBias::Qkv;
     let mlp_bias = family.mlp_bias_key && fields.flag("mlp_bias")?.unwrap_or(false);
     let windows = windows(fields, family, layers, &mut notes)?;
@@ -266,8 +250,7 @@ fn family(fields: Fields) -> Read<&'static Family> {
     let Some(model_type) = fields.text("model_type")? else {
         return Err(refuse(fields, "(missing)", None));
     };
-    Family::find(model_type)
-        .ok_or_else(|| refuse(fields, &format!("{model_type:?}"), Some(model_type)))
+    Family::find(model_type).ok_or_else(|| refuse(fields, &format!("{model_type:?}"), Some(model_type)))
 }
 
 /// Refuses a model of another family, naming the key that makes it one.
@@ -275,12 +258,7 @@ fn refuse(fields: Fields, shown: &str, model_type: Option<&str>) -> ConfigError 
     let has = |key: &&&str| fields.map.get(**key).is_some_and(|v| !v.is_null());
     let known_foreign = model_type.and_then(foreign);
     let decided = known_foreign.and_then(|f| f.keys.iter().find(has).map(|k| (*k, f.meaning)));
-    let decided = decided.or_else(|| {
-        TELLING
-            .iter()
-            .find(has)
-            .map(|k| (*k, "it belongs to another kind of model"))
-    });
+    let decided = decided.or_else(|| TELLING.iter().find(has).map(|k| (*k, "it belongs to another kind of model")));
     let near = model_type.and_then(|m| nearest(m, FAMILIES.iter().map(|f| f.model_type)));
     let why = match (decided, near) {
         // The original Llama format: its MLP width would have to be guessed.
@@ -330,8 +308,8 @@ fn check_keys(fields: Fields, family: &'static Family) -> Read<()> {
                 check_neutral(fields, rule, value)?;
             }
             None => {
-                let near = nearest(key, family.known_keys())
-                    .map_or_else(String::new, |n| format!(" (did you mean `{n}`?)"));
+                let near =
+                    nearest(key, family.known_keys()).map_or_else(String::new, |n| format!(" (did you mean `{n}`?)"));
                 return Err(ConfigError::UnknownKey {
                     place: fields.place(key),
                     key: key.clone(),
@@ -366,12 +344,9 @@ impl Plain {
             Plain::Bool(b) => value.as_bool() == Some(*b),
             Plain::Number(n) => value.as_f64() == Some(*n),
             Plain::Empty => {
-                value.as_array().is_some_and(|a| a.is_empty())
-                    || value.as_object().is_some_and(|o| o.is_empty())
+                value.as_array().is_some_and(|a| a.is_empty()) || value.as_object().is_some_and(|o| o.is_empty())
             }
-            Plain::AllText(t) => value
-                .as_array()
-                .is_some_and(|a| a.iter().all(|v| v.as_str() == Some(t))),
+            Plain::AllText(t) => value.as_array().is_some_and(|a| a.iter().all(|v| v.as_str() == Some(t))),
         }
     }
 }
@@ -395,10 +370,7 @@ fn defaulted<T: std::fmt::Display>(
     notes: &mut Vec<String>,
 ) -> T {
     stated.unwrap_or_else(|| {
-        notes.push(format!(
-            "{key} is absent: {default} is taken, the default of {}",
-            family.model_type
-        ));
+        notes.push(format!("{key} is absent: {default} is taken, the default of {}", family.model_type));
         default
     })
 }
@@ -408,52 +380,39 @@ fn defaulted<T: std::fmt::Display>(
 fn kv_heads(fields: Fields, family: &Family, heads: usize) -> Read<usize> {
     let key = "num_key_value_heads";
     if let (false, Some(theirs)) = (fields.map.contains_key(key), family.kv_heads) {
-        if theirs != heads && heads % theirs == 0 {
+        if theirs != heads && heads.is_multiple_of(theirs) {
             return Err(fields.invalid(key, format!("the key is missing; transformers takes {theirs} for {}, other readers num_attention_heads, {heads}: write the one that is meant", family.model_type)));
         }
     }
     let kv_heads = fields.size(key)?.unwrap_or(heads);
-    if heads % kv_heads != 0 {
-        let divisors: Vec<String> = (1..=heads.min(4096))
-            .filter(|d| heads % d == 0)
-            .map(|d| d.to_string())
-            .collect();
+    if !heads.is_multiple_of(kv_heads) {
+        let divisors: Vec<String> =
+            (1..=heads.min(4096)).filter(|d| heads.is_multiple_of(*d)).map(|d| d.to_string()).collect();
         return Err(fields.invalid(
             key,
-            format!(
-                "{kv_heads} does not divide num_attention_heads, {heads}; possible are {}",
-                divisors.join(", ")
-            ),
+            format!("{kv_heads} does not divide num_attention_heads, {heads}; possible are {}", divisors.join(", ")),
         ));
     }
     Ok(kv_heads)
 }
 
 /// `head_dim`: null derives hidden_size / num_attention_heads; absent does too, unless the family says.
-fn head_dim(
-    fields: Fields,
-    family: &Family,
-    hidden: usize,
-    heads: usize,
-    notes: &mut Vec<String>,
-) -> Read<usize> {
+fn head_dim(fields: Fields, family: &Family, hidden: usize, heads: usize, notes: &mut Vec<String>) -> Read<usize> {
     let key = "head_dim";
     let absent = !fields.map.contains_key(key);
     let head_dim = match (fields.size(key)?, family.head_dim) {
         (Some(stated), _) => stated,
         (None, Some(default)) if absent => defaulted(None, default, key, family, notes),
-        (None, _) if hidden % heads == 0 => hidden / heads,
+        (None, _) if hidden.is_multiple_of(heads) => hidden / heads,
         (None, _) => return Err(fields.invalid(key, format!("is not given, and hidden_size, {hidden}, is not a multiple of num_attention_heads, {heads}; give head_dim"))),
     };
     match head_dim {
-        odd if odd % 2 == 1 => Err(fields.invalid(
-            key,
-            format!("{odd} is odd, but rotary embeddings turn pairs; it must be even"),
-        )),
-        wide if wide > MAX_HEAD_DIM => Err(fields.invalid(
-            key,
-            format!("{wide} is more than {MAX_HEAD_DIM}, the most that is accepted"),
-        )),
+        odd if odd % 2 == 1 => {
+            Err(fields.invalid(key, format!("{odd} is odd, but rotary embeddings turn pairs; it must be even")))
+        }
+        wide if wide > MAX_HEAD_DIM => {
+            Err(fields.invalid(key, format!("{wide} is more than {MAX_HEAD_DIM}, the most that is accepted")))
+        }
         fine => Ok(fine),
     }
 }
@@ -463,20 +422,13 @@ fn check_activation(fields: Fields) -> Read<()> {
         None | Some("silu" | "swish") => Ok(()),
         Some(other) => Err(fields.invalid(
             "hidden_act",
-            format!(
-                "\"{other}\" is not supported; the known activations are silu (also called swish)"
-            ),
+            format!("\"{other}\" is not supported; the known activations are silu (also called swish)"),
         )),
     }
 }
 
 /// Each layer's window.
-fn windows(
-    fields: Fields,
-    family: &Family,
-    layers: usize,
-    notes: &mut Vec<String>,
-) -> Read<Vec<Option<usize>>> {
+fn windows(fields: Fields, family: &Family, layers: usize, notes: &mut Vec<String>) -> Read<Vec<Option<usize>>> {
     match family.window {
         WindowRule::Never => {
             layer_types(fields, layers)?;
@@ -494,10 +446,7 @@ fn windows(
             }
             Ok(vec![window; layers])
         }
-        WindowRule::Switched {
-            absent,
-            absent_first,
-        } => {
+        WindowRule::Switched { absent, absent_first } => {
             let on = fields.flag("use_sliding_window")?.unwrap_or(false);
             let window = if on {
                 window_size(fields, absent, family, notes)?
@@ -507,9 +456,7 @@ fn windows(
             let first = fields.whole("max_window_layers", 0)?;
             let Some(listed) = layer_types(fields, layers)? else {
                 let first = match first {
-                    None if window.is_some() => {
-                        defaulted(None, absent_first, "max_window_layers", family, notes)
-                    }
+                    None if window.is_some() => defaulted(None, absent_first, "max_window_layers", family, notes),
                     stated => stated.unwrap_or(layers),
                 };
                 return Ok((0..layers).map(|l| window.filter(|_| l >= first)).collect());
@@ -517,30 +464,16 @@ fn windows(
             if window.is_none() && listed.contains(&layer_type(Some(1))) {
                 return Err(fields.invalid("layer_types", "lists sliding_attention, but there is no window: set use_sliding_window to true and give sliding_window"));
             }
-            Ok(listed
-                .iter()
-                .map(|t| window.filter(|_| *t == layer_type(window)))
-                .collect())
+            Ok(listed.iter().map(|t| window.filter(|_| *t == layer_type(window))).collect())
         }
     }
 }
 
 /// `sliding_window`: null is none, an absent key the family's default.
-fn window_size(
-    fields: Fields,
-    absent: usize,
-    family: &Family,
-    notes: &mut Vec<String>,
-) -> Read<Option<usize>> {
+fn window_size(fields: Fields, absent: usize, family: &Family, notes: &mut Vec<String>) -> Read<Option<usize>> {
     match fields.map.contains_key("sliding_window") {
         true => fields.size("sliding_window"),
-        false => Ok(Some(defaulted(
-            None,
-            absent,
-            "sliding_window",
-            family,
-            notes,
-        ))),
+        false => Ok(Some(defaulted(None, absent, "sliding_window", family, notes))),
     }
 }
 
@@ -551,23 +484,14 @@ fn layer_types(fields: Fields<'_>, layers: usize) -> Read<Option<Vec<&'_ str>>> 
         return Ok(None);
     };
     if listed.len() != layers {
-        return Err(fields.invalid(
-            key,
-            format!(
-                "has {} entries for {layers} layers; it must have one for each",
-                listed.len()
-            ),
-        ));
+        return Err(
+            fields.invalid(key, format!("has {} entries for {layers} layers; it must have one for each", listed.len()))
+        );
     }
     let known = [layer_type(None), layer_type(Some(1))];
     match listed.iter().find(|t| !known.contains(t)) {
-        Some(other) => Err(fields.invalid(
-            key,
-            format!(
-                "\"{other}\" is not supported; the known layer types are {}",
-                known.join(" and ")
-            ),
-        )),
+        Some(other) => Err(fields
+            .invalid(key, format!("\"{other}\" is not supported; the known layer types are {}", known.join(" and ")))),
         None => Ok(Some(listed)),
     }
 }
@@ -577,34 +501,15 @@ fn check_sizes(fields: Fields, c: &ModelConfig) -> Read<()> {
     /// Elements a tensor or model may have: their bytes, in f64 with moments, still fit an i64.
     const MOST: usize = 1 << 56;
     let product = |names: [&str; 2], a: usize, b: usize| {
-        let message = || {
-            format!(
-                "{} × {} = {a} × {b} overflows; one of them is wrong",
-                names[0], names[1]
-            )
-        };
-        a.checked_mul(b)
-            .filter(|n| *n <= MOST)
-            .ok_or_else(|| fields.invalid(names[0], message()))
+        let message = || format!("{} × {} = {a} × {b} overflows; one of them is wrong", names[0], names[1]);
+        a.checked_mul(b).filter(|n| *n <= MOST).ok_or_else(|| fields.invalid(names[0], message()))
     };
     let embed = product(["vocab_size", "hidden_size"], c.vocab, c.hidden)?;
     let q_rows = product(["num_attention_heads", "head_dim"], c.heads, c.head_dim)?;
-    let q = product(
-        ["num_attention_heads·head_dim", "hidden_size"],
-        q_rows,
-        c.hidden,
-    )?;
+    let q = product(["num_attention_heads·head_dim", "hidden_size"], q_rows, c.hidden)?;
     let mlp = product(["intermediate_size", "hidden_size"], c.ffn, c.hidden)?;
     // Each term is at most 2^56, so the sums cannot overflow.
-    let layer = product(
-        ["num_hidden_layers", "parameters of a layer"],
-        c.layers,
-        5 * q + 4 * mlp,
-    )?;
-    product(
-        ["the embeddings and layers", "one model"],
-        layer + 2 * embed,
-        1,
-    )?;
+    let layer = product(["num_hidden_layers", "parameters of a layer"], c.layers, 5 * q + 4 * mlp)?;
+    product(["the embeddings and layers", "one model"], layer + 2 * embed, 1)?;
     Ok(())
 }

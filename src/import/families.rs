@@ -172,11 +172,7 @@ impl Family {
     /// The checkpoint name of a parameter; the layer is ignored for those outside the layers.
     pub fn name(&self, role: Role, layer: usize) -> String {
         // Invariant, tested below: every role has a name in every family.
-        let pattern = self
-            .names
-            .iter()
-            .find(|(r, _)| *r == role)
-            .map_or("", |(_, n)| n);
+        let pattern = self.names.iter().find(|(r, _)| *r == role).map_or("", |(_, n)| n);
         pattern.replace("{l}", &layer.to_string())
     }
 }
@@ -232,7 +228,11 @@ pub const FAMILIES: &[Family] = &[
         neutral: &[
             NO_ATTENTION_BIAS,
             NO_MLP_BIAS,
-            Neutral { key: "use_sliding_window", accepted: &[Plain::Bool(true)], meaning: "in mistral the window acts whatever this says; write \"sliding_window\": null for none" },
+            Neutral {
+                key: "use_sliding_window",
+                accepted: &[Plain::Bool(true)],
+                meaning: "in mistral the window acts whatever this says; write \"sliding_window\": null for none",
+            },
             NO_WINDOW_LAYERS,
         ],
         names: LLAMA_NAMES,
@@ -275,17 +275,9 @@ pub const FAMILIES: &[Family] = &[
     },
 ];
 
-const WINDOW_KEYS: &[&str] = &[
-    "sliding_window",
-    "use_sliding_window",
-    "max_window_layers",
-    "layer_types",
-];
-const NO_WINDOW: Neutral = Neutral {
-    key: "sliding_window",
-    accepted: &[],
-    meaning: "this family has no sliding window",
-};
+const WINDOW_KEYS: &[&str] = &["sliding_window", "use_sliding_window", "max_window_layers", "layer_types"];
+const NO_WINDOW: Neutral =
+    Neutral { key: "sliding_window", accepted: &[], meaning: "this family has no sliding window" };
 const NO_WINDOW_SWITCH: Neutral = Neutral {
     key: "use_sliding_window",
     accepted: &[Plain::Bool(false)],
@@ -306,11 +298,8 @@ const NO_ATTENTION_BIAS: Neutral = Neutral {
     accepted: &[Plain::Bool(false)],
     meaning: "this family's projections have no biases",
 };
-const NO_MLP_BIAS: Neutral = Neutral {
-    key: "mlp_bias",
-    accepted: &[Plain::Bool(false)],
-    meaning: "this family's MLP has no biases",
-};
+const NO_MLP_BIAS: Neutral =
+    Neutral { key: "mlp_bias", accepted: &[Plain::Bool(false)], meaning: "this family's MLP has no biases" };
 
 /// Keys that import reads for every family.
 const USED: &[&str] = &[
@@ -403,31 +392,11 @@ const EXPERTS: &str = "this family has no experts";
 
 /// Keys that would change the model, whatever the family.
 const NEUTRAL: &[Neutral] = &[
-    Neutral {
-        key: "attention_dropout",
-        accepted: &[Plain::Number(0.0)],
-        meaning: DROPOUT,
-    },
-    Neutral {
-        key: "attn_pdrop",
-        accepted: &[Plain::Number(0.0)],
-        meaning: DROPOUT,
-    },
-    Neutral {
-        key: "embd_pdrop",
-        accepted: &[Plain::Number(0.0)],
-        meaning: DROPOUT,
-    },
-    Neutral {
-        key: "hidden_dropout",
-        accepted: &[Plain::Number(0.0)],
-        meaning: DROPOUT,
-    },
-    Neutral {
-        key: "resid_pdrop",
-        accepted: &[Plain::Number(0.0)],
-        meaning: DROPOUT,
-    },
+    Neutral { key: "attention_dropout", accepted: &[Plain::Number(0.0)], meaning: DROPOUT },
+    Neutral { key: "attn_pdrop", accepted: &[Plain::Number(0.0)], meaning: DROPOUT },
+    Neutral { key: "embd_pdrop", accepted: &[Plain::Number(0.0)], meaning: DROPOUT },
+    Neutral { key: "hidden_dropout", accepted: &[Plain::Number(0.0)], meaning: DROPOUT },
+    Neutral { key: "resid_pdrop", accepted: &[Plain::Number(0.0)], meaning: DROPOUT },
     Neutral {
         key: "partial_rotary_factor",
         accepted: &[Plain::Number(1.0)],
@@ -448,87 +417,30 @@ const NEUTRAL: &[Neutral] = &[
         accepted: &[],
         meaning: "quantised weights cannot be read or trained; use the unquantised checkpoint",
     },
-    Neutral {
-        key: "compression_config",
-        accepted: &[],
-        meaning: "compressed weights cannot be read or trained",
-    },
+    Neutral { key: "compression_config", accepted: &[], meaning: "compressed weights cannot be read or trained" },
     Neutral {
         key: "auto_map",
         accepted: &[Plain::Empty],
         meaning: "the model runs code of its own repository, which may differ from the family",
     },
-    Neutral {
-        key: "pruned_heads",
-        accepted: &[Plain::Empty],
-        meaning: "layers with fewer heads are not supported",
-    },
-    Neutral {
-        key: "attn_logit_softcapping",
-        accepted: &[],
-        meaning: "soft-capped scores are not supported",
-    },
-    Neutral {
-        key: "final_logit_softcapping",
-        accepted: &[],
-        meaning: "soft-capped logits are not supported",
-    },
-    Neutral {
-        key: "use_qk_norm",
-        accepted: &[Plain::Bool(false)],
-        meaning: "norms of q and k follow from the family",
-    },
-    Neutral {
-        key: "num_experts",
-        accepted: &[Plain::Number(0.0)],
-        meaning: EXPERTS,
-    },
-    Neutral {
-        key: "num_local_experts",
-        accepted: &[Plain::Number(0.0)],
-        meaning: EXPERTS,
-    },
-    Neutral {
-        key: "num_experts_per_tok",
-        accepted: &[Plain::Number(0.0)],
-        meaning: EXPERTS,
-    },
-    Neutral {
-        key: "block_configs",
-        accepted: &[],
-        meaning: "layers of different shapes are not supported",
-    },
+    Neutral { key: "pruned_heads", accepted: &[Plain::Empty], meaning: "layers with fewer heads are not supported" },
+    Neutral { key: "attn_logit_softcapping", accepted: &[], meaning: "soft-capped scores are not supported" },
+    Neutral { key: "final_logit_softcapping", accepted: &[], meaning: "soft-capped logits are not supported" },
+    Neutral { key: "use_qk_norm", accepted: &[Plain::Bool(false)], meaning: "norms of q and k follow from the family" },
+    Neutral { key: "num_experts", accepted: &[Plain::Number(0.0)], meaning: EXPERTS },
+    Neutral { key: "num_local_experts", accepted: &[Plain::Number(0.0)], meaning: EXPERTS },
+    Neutral { key: "num_experts_per_tok", accepted: &[Plain::Number(0.0)], meaning: EXPERTS },
+    Neutral { key: "block_configs", accepted: &[], meaning: "layers of different shapes are not supported" },
     Neutral {
         key: "text_config",
         accepted: &[],
-        meaning:
-            "the language model's sizes lie inside it; models with other towers are not supported",
+        meaning: "the language model's sizes lie inside it; models with other towers are not supported",
     },
-    Neutral {
-        key: "vision_config",
-        accepted: &[],
-        meaning: "vision towers are not supported",
-    },
-    Neutral {
-        key: "add_cross_attention",
-        accepted: &[Plain::Bool(false)],
-        meaning: ENCODER,
-    },
-    Neutral {
-        key: "cross_attention_hidden_size",
-        accepted: &[],
-        meaning: ENCODER,
-    },
-    Neutral {
-        key: "is_encoder_decoder",
-        accepted: &[Plain::Bool(false)],
-        meaning: ENCODER,
-    },
-    Neutral {
-        key: "tie_encoder_decoder",
-        accepted: &[Plain::Bool(false)],
-        meaning: ENCODER,
-    },
+    Neutral { key: "vision_config", accepted: &[], meaning: "vision towers are not supported" },
+    Neutral { key: "add_cross_attention", accepted: &[Plain::Bool(false)], meaning: ENCODER },
+    Neutral { key: "cross_attention_hidden_size", accepted: &[], meaning: ENCODER },
+    Neutral { key: "is_encoder_decoder", accepted: &[Plain::Bool(false)], meaning: ENCODER },
+    Neutral { key: "tie_encoder_decoder", accepted: &[Plain::Bool(false)], meaning: ENCODER },
 ];
 
 /// The names that all four families share.
@@ -551,10 +463,7 @@ const LLAMA_NAMES: &[(Role, &str)] = &[
     (Role::Down, "model.layers.{l}.mlp.down_proj.weight"),
     (Role::DownBias, "model.layers.{l}.mlp.down_proj.bias"),
     (Role::AttnNorm, "model.layers.{l}.input_layernorm.weight"),
-    (
-        Role::MlpNorm,
-        "model.layers.{l}.post_attention_layernorm.weight",
-    ),
+    (Role::MlpNorm, "model.layers.{l}.post_attention_layernorm.weight"),
     (Role::FinalNorm, "model.norm.weight"),
     (Role::Head, "lm_head.weight"),
 ];
@@ -566,11 +475,7 @@ mod tests {
     #[test]
     fn every_role_has_a_name_in_every_family() {
         for family in FAMILIES {
-            let mut names: Vec<String> = family
-                .names
-                .iter()
-                .map(|(r, _)| family.name(*r, 3))
-                .collect();
+            let mut names: Vec<String> = family.names.iter().map(|(r, _)| family.name(*r, 3)).collect();
             assert_eq!(names.len(), 21, "{}", family.model_type);
             assert!(names.iter().all(|n| !n.is_empty() && !n.contains('{')));
             names.sort();
@@ -604,11 +509,7 @@ mod tests {
         ];
         for family in FAMILIES {
             for key in keys {
-                assert!(
-                    !matches!(family.key_use(key), None | Some(KeyUse::Irrelevant)),
-                    "{} {key}",
-                    family.model_type
-                );
+                assert!(!matches!(family.key_use(key), None | Some(KeyUse::Irrelevant)), "{} {key}", family.model_type);
             }
         }
     }

@@ -55,33 +55,19 @@ const FOREIGN: &[Foreign] = &[
         meaning: "in this family it is twice the real width of the MLP",
     },
     Foreign {
-        model_types: &[
-            "qwen2_5_vl",
-            "qwen2_vl",
-            "qwen3_vl",
-            "mllama",
-            "llava",
-            "mistral3",
-        ],
+        model_types: &["qwen2_5_vl", "qwen2_vl", "qwen3_vl", "mllama", "llava", "mistral3"],
         keys: &["text_config", "vision_config"],
         meaning: "the language model's sizes lie there, beside a vision tower",
     },
     Foreign {
         model_types: &["gemma", "gemma2", "gemma3", "gemma3_text"],
-        keys: &[
-            "text_config",
-            "layer_types",
-            "sliding_window",
-            "query_pre_attn_scalar",
-            "hidden_activation",
-        ],
+        keys: &["text_config", "layer_types", "sliding_window", "query_pre_attn_scalar", "hidden_activation"],
         meaning: "its windows, norms (1 + w), scaled embeddings and gelu are its own",
     },
     Foreign {
         model_types: &["gpt2"],
         keys: &["n_embd", "activation_function"],
-        meaning:
-            "it has learned positions, layer norms, fused attention weights and an ungated MLP",
+        meaning: "it has learned positions, layer norms, fused attention weights and an ungated MLP",
     },
     Foreign {
         model_types: &["olmo2"],

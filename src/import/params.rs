@@ -34,25 +34,16 @@ impl ParamSpec {
 /// Every parameter in checkpoint order: embeddings, the layers, the last norm, the head. A head tied to the
 /// embeddings is no parameter of its own and is left out.
 pub fn params(config: &ModelConfig) -> Vec<ParamSpec> {
-    let layers = (0..config.layers)
-        .flat_map(|l| layer_roles(config).map(move |role| spec(config, role, Some(l))));
+    let layers = (0..config.layers).flat_map(|l| layer_roles(config).map(move |role| spec(config, role, Some(l))));
     let head = (!config.tied).then_some(Role::Head);
     let last = [Role::FinalNorm].into_iter().chain(head);
     let outer = |role| spec(config, role, None);
-    std::iter::once(outer(Role::Embed))
-        .chain(layers)
-        .chain(last.map(outer))
-        .collect()
+    std::iter::once(outer(Role::Embed)).chain(layers).chain(last.map(outer)).collect()
 }
 
 /// Number of parameters, a tied tensor counted once.
 pub fn num_params(config: &ModelConfig) -> u64 {
-    let size = |role| {
-        shape(config, role)
-            .iter()
-            .map(|&n| n as u64)
-            .product::<u64>()
-    };
+    let size = |role| shape(config, role).iter().map(|&n| n as u64).product::<u64>();
     let layer: u64 = layer_roles(config).map(size).sum();
     let head = if config.tied { 0 } else { size(Role::Head) };
     size(Role::Embed) + config.layers as u64 * layer + size(Role::FinalNorm) + head
@@ -60,13 +51,7 @@ pub fn num_params(config: &ModelConfig) -> u64 {
 
 /// The parameters of one layer, in checkpoint order.
 pub fn layer_roles(config: &ModelConfig) -> impl Iterator<Item = Role> {
-    let (q, kv, o, mlp, norm) = (
-        config.q_bias,
-        config.kv_bias,
-        config.o_bias,
-        config.mlp_bias,
-        config.qk_norm,
-    );
+    let (q, kv, o, mlp, norm) = (config.q_bias, config.kv_bias, config.o_bias, config.mlp_bias, config.qk_norm);
     let roles = [
         (Role::Q, true),
         (Role::QBias, q),
@@ -87,23 +72,14 @@ pub fn layer_roles(config: &ModelConfig) -> impl Iterator<Item = Role> {
         (Role::AttnNorm, true),
         (Role::MlpNorm, true),
     ];
-    roles
-        .into_iter()
-        .filter(|(_, present)| *present)
-        .map(|(role, _)| role)
+    roles.into_iter().filter(|(_, present)| *present).map(|(role, _)| role)
 }
 
 /// The parameter with this role; `layer` is None outside the layers.
 pub fn spec(config: &ModelConfig, role: Role, layer: Option<usize>) -> ParamSpec {
     let shape = shape(config, role);
     let kind = init_kind(role, &shape);
-    ParamSpec {
-        name: config.family.name(role, layer.unwrap_or(0)),
-        role,
-        layer,
-        shape,
-        kind,
-    }
+    ParamSpec { name: config.family.name(role, layer.unwrap_or(0)), role, layer, shape, kind }
 }
 
 /// The checkpoint's shape of a parameter.
@@ -129,16 +105,10 @@ pub fn shape(config: &ModelConfig, role: Role) -> Vec<usize> {
 
 fn init_kind(role: Role, shape: &[usize]) -> InitKind {
     match role {
-        Role::QBias
-        | Role::KBias
-        | Role::VBias
-        | Role::OBias
-        | Role::GateBias
-        | Role::UpBias
-        | Role::DownBias => InitKind::Bias,
-        Role::QNorm | Role::KNorm | Role::AttnNorm | Role::MlpNorm | Role::FinalNorm => {
-            InitKind::Gain
+        Role::QBias | Role::KBias | Role::VBias | Role::OBias | Role::GateBias | Role::UpBias | Role::DownBias => {
+            InitKind::Bias
         }
+        Role::QNorm | Role::KNorm | Role::AttnNorm | Role::MlpNorm | Role::FinalNorm => InitKind::Gain,
         // Every matrix of these families is [out, in].
         _ => InitKind::Matrix { fan_in: shape[1] },
     }

@@ -21,11 +21,7 @@ impl<'a> Fields<'a> {
     /// The outermost object.
     pub fn of(doc: &'a Document) -> Read<Fields<'a>> {
         match &doc.value {
-            Value::Object(map) => Ok(Fields {
-                doc,
-                map,
-                pointer: "",
-            }),
+            Value::Object(map) => Ok(Fields { doc, map, pointer: "" }),
             other => Err(ConfigError::Mistyped {
                 place: doc.file.clone(),
                 key: "the whole file".into(),
@@ -41,11 +37,7 @@ impl<'a> Fields<'a> {
     }
 
     fn path(&self, key: &str) -> String {
-        format!(
-            "{}/{}",
-            self.pointer,
-            key.replace('~', "~0").replace('/', "~1")
-        )
+        format!("{}/{}", self.pointer, key.replace('~', "~0").replace('/', "~1"))
     }
 
     /// The name of a key in messages, with the object it is in.
@@ -79,17 +71,8 @@ impl<'a> Fields<'a> {
         let Some(value) = self.given(key)? else {
             return Ok(None);
         };
-        let number = value
-            .as_u64()
-            .and_then(|n| usize::try_from(n).ok())
-            .filter(|n| *n >= least);
-        number.map(Some).ok_or_else(|| {
-            self.mistyped(
-                key,
-                &show(value),
-                &format!("a whole number of at least {least}"),
-            )
-        })
+        let number = value.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n >= least);
+        number.map(Some).ok_or_else(|| self.mistyped(key, &show(value), &format!("a whole number of at least {least}")))
     }
 
     /// A whole number of at least 1 that must be there.
@@ -103,9 +86,7 @@ impl<'a> Fields<'a> {
             return Ok(None);
         };
         let number = value.as_f64().filter(|n| *n > 0.0 && n.is_finite());
-        number
-            .map(Some)
-            .ok_or_else(|| self.mistyped(key, &show(value), "a number above zero"))
+        number.map(Some).ok_or_else(|| self.mistyped(key, &show(value), "a number above zero"))
     }
 
     /// A truth value; None when absent or null.
@@ -113,10 +94,7 @@ impl<'a> Fields<'a> {
         let Some(value) = self.given(key)? else {
             return Ok(None);
         };
-        value
-            .as_bool()
-            .map(Some)
-            .ok_or_else(|| self.mistyped(key, &show(value), "true or false"))
+        value.as_bool().map(Some).ok_or_else(|| self.mistyped(key, &show(value), "true or false"))
     }
 
     /// A text; None when absent or null.
@@ -124,10 +102,7 @@ impl<'a> Fields<'a> {
         let Some(value) = self.given(key)? else {
             return Ok(None);
         };
-        value
-            .as_str()
-            .map(Some)
-            .ok_or_else(|| self.mistyped(key, &show(value), "a text in double quotes"))
+        value.as_str().map(Some).ok_or_else(|| self.mistyped(key, &show(value), "a text in double quotes"))
     }
 
     /// A list of texts; None when absent or null.
@@ -135,24 +110,13 @@ impl<'a> Fields<'a> {
         let Some(value) = self.given(key)? else {
             return Ok(None);
         };
-        let list: Option<Vec<&str>> = value
-            .as_array()
-            .and_then(|items| items.iter().map(Value::as_str).collect());
-        list.map(Some)
-            .ok_or_else(|| self.mistyped(key, &show(value), "a list of texts"))
+        let list: Option<Vec<&str>> = value.as_array().and_then(|items| items.iter().map(Value::as_str).collect());
+        list.map(Some).ok_or_else(|| self.mistyped(key, &show(value), "a list of texts"))
     }
 
     pub fn missing(&self, key: &str) -> ConfigError {
-        let state = if self.map.contains_key(key) {
-            "null"
-        } else {
-            "missing"
-        };
-        ConfigError::Missing {
-            place: self.place(key),
-            key: self.name(key),
-            state,
-        }
+        let state = if self.map.contains_key(key) { "null" } else { "missing" };
+        ConfigError::Missing { place: self.place(key), key: self.name(key), state }
     }
 
     pub fn mistyped(&self, key: &str, found: &str, wanted: &str) -> ConfigError {
@@ -165,11 +129,7 @@ impl<'a> Fields<'a> {
     }
 
     pub fn invalid(&self, key: &str, message: impl Into<String>) -> ConfigError {
-        ConfigError::Invalid {
-            place: self.place(key),
-            key: self.name(key),
-            message: message.into(),
-        }
+        ConfigError::Invalid { place: self.place(key), key: self.name(key), message: message.into() }
     }
 }
 
@@ -187,8 +147,6 @@ pub(crate) fn show(value: &Value) -> String {
 
 /// The known word nearest to what was written, when one is near enough to be meant.
 pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let scored = known
-        .map(|k| (strsim::damerau_levenshtein(word, k), k))
-        .min()?;
+    let scored = known.map(|k| (strsim::damerau_levenshtein(word, k), k)).min()?;
     (scored.0 <= 1 + word.len() / 4).then_some(scored.1)
 }

@@ -80,12 +80,7 @@ impl Rope {
         let inv_freq = match scaling {
             RopeScaling::Default => plain.map(|f| f as f32).collect(),
             RopeScaling::Linear { factor } => plain.map(|f| (f / factor) as f32).collect(),
-            RopeScaling::Llama3 {
-                factor,
-                low_freq_factor: low,
-                high_freq_factor: high,
-                original_max_positions,
-            } => {
+            RopeScaling::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_max_positions } => {
                 let scaled = plain.map(|f| {
                     let turns = original_max_positions as f64 * f / TAU;
                     let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
@@ -93,34 +88,12 @@ impl Rope {
                 });
                 scaled.map(|f| f as f32).collect()
             }
-            RopeScaling::Yarn {
-                factor,
-                original_max_positions,
-                beta_fast,
-                beta_slow,
-                truncate,
-                ..
-            } => {
-                let blend = yarn_blend(
-                    theta,
-                    head_dim,
-                    original_max_positions as f64,
-                    beta_fast,
-                    beta_slow,
-                    truncate,
-                );
-                plain
-                    .enumerate()
-                    .map(|(i, f)| (f * (1.0 - blend(i)) + f / factor * blend(i)) as f32)
-                    .collect()
+            RopeScaling::Yarn { factor, original_max_positions, beta_fast, beta_slow, truncate, .. } => {
+                let blend = yarn_blend(theta, head_dim, original_max_positions as f64, beta_fast, beta_slow, truncate);
+                plain.enumerate().map(|(i, f)| (f * (1.0 - blend(i)) + f / factor * blend(i)) as f32).collect()
             }
         };
-        Rope {
-            theta,
-            scaling,
-            inv_freq,
-            multiplier: multiplier(scaling),
-        }
+        Rope { theta, scaling, inv_freq, multiplier: multiplier(scaling) }
     }
 }
 
@@ -149,10 +122,7 @@ fn yarn_blend(
 
 fn multiplier(scaling: RopeScaling) -> f64 {
     match scaling {
-        RopeScaling::Yarn {
-            attention_factor: Some(stated),
-            ..
-        } => stated,
+        RopeScaling::Yarn { attention_factor: Some(stated), .. } => stated,
         RopeScaling::Yarn { factor, .. } => 0.1 * factor.ln() + 1.0,
         _ => 1.0,
     }
@@ -177,20 +147,13 @@ pub(crate) fn ropes(
     let top_theta = fields.positive("rope_theta")?;
     let Some(key) = stated_key(fields)? else {
         let theta = theta(fields, family, top_theta, notes)?;
-        return Ok((
-            vec![Rope::new(theta, RopeScaling::Default, head_dim)],
-            vec![0; windows.len()],
-        ));
+        return Ok((vec![Rope::new(theta, RopeScaling::Default, head_dim)], vec![0; windows.len()]));
     };
     let pointer = format!("/{key}");
     let Some(Value::Object(map)) = fields.map.get(key) else {
         return Err(fields.mistyped(key, &show(&fields.map[key]), "an object { … } or null"));
     };
-    let inner = Fields {
-        doc: fields.doc,
-        map,
-        pointer: &pointer,
-    };
+    let inner = Fields { doc: fields.doc, map, pointer: &pointer };
     if !is_nested(inner) {
         let rope = one_rope(inner, family, top_theta, true, head_dim, notes)?;
         return Ok((vec![rope], vec![0; windows.len()]));
@@ -200,14 +163,10 @@ pub(crate) fn ropes(
 
 /// Which of the two keys states the rotation; both may be there only if they say the same.
 fn stated_key(fields: Fields) -> Read<Option<&'static str>> {
-    match (
-        fields.given("rope_scaling")?,
-        fields.given("rope_parameters")?,
-    ) {
-        (Some(old), Some(new)) if old != new => Err(fields.invalid(
-            "rope_parameters",
-            "rope_scaling says something else; keep one of the two",
-        )),
+    match (fields.given("rope_scaling")?, fields.given("rope_parameters")?) {
+        (Some(old), Some(new)) if old != new => {
+            Err(fields.invalid("rope_parameters", "rope_scaling says something else; keep one of the two"))
+        }
         (_, Some(_)) => Ok(Some("rope_parameters")),
         (Some(_), None) => Ok(Some("rope_scaling")),
         (None, None) => Ok(None),
@@ -233,20 +192,16 @@ fn nested(
     for (key, value) in inner.map {
         let pointer = format!("{}/{key}", inner.pointer);
         let (true, Value::Object(map)) = (known.contains(&key.as_str()), value) else {
-            return Err(inner.invalid(key, format!("is not a layer type with an object; beside another layer type only {} are known", known.join(" and "))));
+            return Err(inner.invalid(
+                key,
+                format!(
+                    "is not a layer type with an object; beside another layer type only {} are known",
+                    known.join(" and ")
+                ),
+            ));
         };
-        let rope = one_rope(
-            Fields {
-                doc: inner.doc,
-                map,
-                pointer: &pointer,
-            },
-            family,
-            top_theta,
-            false,
-            head_dim,
-            notes,
-        )?;
+        let rope =
+            one_rope(Fields { doc: inner.doc, map, pointer: &pointer }, family, top_theta, false, head_dim, notes)?;
         let index = ropes.iter().position(|r| *r == rope).unwrap_or(ropes.len());
         if index == ropes.len() {
             ropes.push(rope);
@@ -263,12 +218,7 @@ fn nested(
 }
 
 /// `rope_theta` from the places it may stand in.
-fn theta(
-    fields: Fields,
-    family: &Family,
-    stated: Option<f64>,
-    notes: &mut Vec<String>,
-) -> Read<f64> {
+fn theta(fields: Fields, family: &Family, stated: Option<f64>, notes: &mut Vec<String>) -> Read<f64> {
     let theta = stated.unwrap_or_else(|| {
         notes.push(format!(
             "rope_theta is absent: {} is taken, the default of {}",
@@ -293,10 +243,8 @@ fn one_rope(
     let own = inner.positive("rope_theta")?;
     if let (Some(own), Some(top), true) = (own, top_theta, flat) {
         if own != top {
-            return Err(inner.invalid(
-                "rope_theta",
-                format!("{own} here, but {top} at the top of the file; keep one of the two"),
-            ));
+            return Err(inner
+                .invalid("rope_theta", format!("{own} here, but {top} at the top of the file; keep one of the two")));
         }
     }
     let kind = rope_type(inner)?;
@@ -311,10 +259,9 @@ fn rope_type(inner: Fields) -> Read<&'static str> {
     let (new, old) = (inner.text("rope_type")?, inner.text("type")?);
     let (key, written) = match (new, old) {
         (Some(new), Some(old)) if new != old => {
-            return Err(inner.invalid(
-                "type",
-                format!("\"{old}\" here, but rope_type is \"{new}\"; keep one of the two"),
-            ))
+            return Err(
+                inner.invalid("type", format!("\"{old}\" here, but rope_type is \"{new}\"; keep one of the two"))
+            )
         }
         (Some(new), _) => ("rope_type", new),
         (None, Some(old)) => ("type", old),
@@ -323,13 +270,7 @@ fn rope_type(inner: Fields) -> Read<&'static str> {
     };
     let known = TYPES.iter().find(|t| **t == written);
     known.copied().ok_or_else(|| {
-        inner.invalid(
-            key,
-            format!(
-                "\"{written}\" is not supported; the known rope types are {}",
-                TYPES.join(", ")
-            ),
-        )
+        inner.invalid(key, format!("\"{written}\" is not supported; the known rope types are {}", TYPES.join(", ")))
     })
 }
 
@@ -337,27 +278,13 @@ fn rope_type(inner: Fields) -> Read<&'static str> {
 fn check_keys(inner: Fields, kind: &str) -> Read<()> {
     let own: &[&str] = match kind {
         "linear" => &["factor"],
-        "llama3" => &[
-            "factor",
-            "low_freq_factor",
-            "high_freq_factor",
-            "original_max_position_embeddings",
-        ],
-        "yarn" => &[
-            "factor",
-            "original_max_position_embeddings",
-            "beta_fast",
-            "beta_slow",
-            "truncate",
-            "attention_factor",
-        ],
+        "llama3" => &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"],
+        "yarn" => {
+            &["factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "truncate", "attention_factor"]
+        }
         _ => &[],
     };
-    let known = || {
-        ["rope_type", "type", "rope_theta", "partial_rotary_factor"]
-            .into_iter()
-            .chain(own.iter().copied())
-    };
+    let known = || ["rope_type", "type", "rope_theta", "partial_rotary_factor"].into_iter().chain(own.iter().copied());
     for (key, value) in inner.map {
         if key == "partial_rotary_factor" && !value.is_null() && value.as_f64() != Some(1.0) {
             let meaning = "rotating only a part of each head is not supported";
@@ -371,15 +298,10 @@ fn check_keys(inner: Fields, kind: &str) -> Read<()> {
         }
         if !known().any(|k| k == key) && !value.is_null() {
             let known: Vec<&str> = known().collect();
-            let near = nearest(key, known.iter().copied())
-                .map_or_else(String::new, |n| format!("; did you mean {n}?"));
-            return Err(inner.invalid(
-                key,
-                format!(
-                    "is not a key of rope type {kind} (its keys: {}){near}",
-                    known.join(", ")
-                ),
-            ));
+            let near = nearest(key, known.iter().copied()).map_or_else(String::new, |n| format!("; did you mean {n}?"));
+            return Err(
+                inner.invalid(key, format!("is not a key of rope type {kind} (its keys: {}){near}", known.join(", ")))
+            );
         }
     }
     Ok(())
@@ -396,10 +318,7 @@ fn scaling(inner: Fields, kind: &str) -> Read<RopeScaling> {
         "llama3" => {
             let (low, high) = (number("low_freq_factor")?, number("high_freq_factor")?);
             if low >= high {
-                return Err(inner.invalid(
-                    "high_freq_factor",
-                    format!("{high} must be above low_freq_factor, {low}"),
-                ));
+                return Err(inner.invalid("high_freq_factor", format!("{high} must be above low_freq_factor, {low}")));
             }
             let original_max_positions = inner.required_size("original_max_position_embeddings")?;
             Ok(RopeScaling::Llama3 {
@@ -417,15 +336,10 @@ fn scaling(inner: Fields, kind: &str) -> Read<RopeScaling> {
                     Ok(None)
                 }
             };
-            let (beta_fast, beta_slow) = (
-                optional("beta_fast")?.unwrap_or(32.0),
-                optional("beta_slow")?.unwrap_or(1.0),
-            );
+            let (beta_fast, beta_slow) =
+                (optional("beta_fast")?.unwrap_or(32.0), optional("beta_slow")?.unwrap_or(1.0));
             if beta_slow >= beta_fast {
-                return Err(inner.invalid(
-                    "beta_fast",
-                    format!("{beta_fast} must be above beta_slow, {beta_slow}"),
-                ));
+                return Err(inner.invalid("beta_fast", format!("{beta_fast} must be above beta_slow, {beta_slow}")));
             }
             Ok(RopeScaling::Yarn {
                 factor: factor()?,
@@ -445,40 +359,24 @@ mod tests {
     use super::*;
 
     fn bits(theta: f64, scaling: RopeScaling, head_dim: usize) -> Vec<u32> {
-        Rope::new(theta, scaling, head_dim)
-            .inv_freq
-            .iter()
-            .map(|f| f.to_bits())
-            .collect()
+        Rope::new(theta, scaling, head_dim).inv_freq.iter().map(|f| f.to_bits()).collect()
     }
 
     #[test]
     fn default_frequencies_match_the_vectors() {
         assert_eq!(
             bits(1e4, RopeScaling::Default, 16),
-            [
-                0x3f800000, 0x3ea1e89b, 0x3dcccccd, 0x3d0186e2, 0x3c23d70a, 0x3b4f3e37, 0x3a83126f,
-                0x39a5cb5f
-            ]
+            [0x3f800000, 0x3ea1e89b, 0x3dcccccd, 0x3d0186e2, 0x3c23d70a, 0x3b4f3e37, 0x3a83126f, 0x39a5cb5f]
         );
         assert_eq!(
             bits(15e4, RopeScaling::Default, 16),
-            [
-                0x3f800000, 0x3e66d3fa, 0x3d502195, 0x3c3baa82, 0x3b293696, 0x3a189328, 0x3909928c,
-                0x37f81728
-            ]
+            [0x3f800000, 0x3e66d3fa, 0x3d502195, 0x3c3baa82, 0x3b293696, 0x3a189328, 0x3909928c, 0x37f81728]
         );
         assert_eq!(
             bits(1e6, RopeScaling::Default, 16),
-            [
-                0x3f800000, 0x3e361887, 0x3d0186e2, 0x3bb8449c, 0x3a83126f, 0x393a7753, 0x3804a2b3,
-                0x36bcb0c1
-            ]
+            [0x3f800000, 0x3e361887, 0x3d0186e2, 0x3bb8449c, 0x3a83126f, 0x393a7753, 0x3804a2b3, 0x36bcb0c1]
         );
-        assert_eq!(
-            bits(1e4, RopeScaling::Default, 8),
-            [0x3f800000, 0x3dcccccd, 0x3c23d70a, 0x3a83126f]
-        );
+        assert_eq!(bits(1e4, RopeScaling::Default, 8), [0x3f800000, 0x3dcccccd, 0x3c23d70a, 0x3a83126f]);
     }
 
     #[test]
@@ -491,10 +389,7 @@ mod tests {
         };
         assert_eq!(
             bits(1e4, scaling, 16),
-            [
-                0x3f800000, 0x3dc447c1, 0x3c4ccccd, 0x3b8186e2, 0x3aa3d70a, 0x39cf3e37, 0x3903126f,
-                0x3825cb5f
-            ]
+            [0x3f800000, 0x3dc447c1, 0x3c4ccccd, 0x3b8186e2, 0x3aa3d70a, 0x39cf3e37, 0x3903126f, 0x3825cb5f]
         );
     }
 
@@ -510,10 +405,7 @@ mod tests {
         };
         assert_eq!(
             bits(15e4, scaling, 16),
-            [
-                0x3f800000, 0x3cd16d30, 0x3ad02195, 0x39bbaa82, 0x38a93696, 0x37989328, 0x3689928c,
-                0x35781728
-            ]
+            [0x3f800000, 0x3cd16d30, 0x3ad02195, 0x39bbaa82, 0x38a93696, 0x37989328, 0x3689928c, 0x35781728]
         );
         assert!((multiplier(scaling) - 1.3465735902799727).abs() < 1e-15);
     }

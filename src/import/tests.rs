@@ -45,79 +45,34 @@ fn read(text: &str) -> ModelConfig {
 }
 
 fn error(text: &str) -> String {
-    from_text("config.json", text)
-        .map(|c| format!("{c:?}"))
-        .unwrap_err()
-        .to_string()
+    from_text("config.json", text).map(|c| format!("{c:?}")).unwrap_err().to_string()
 }
 
 fn sliding(config: &ModelConfig) -> Vec<usize> {
-    (0..config.layers)
-        .filter(|&l| config.windows[l].is_some())
-        .collect()
+    (0..config.layers).filter(|&l| config.windows[l].is_some()).collect()
 }
 
 #[test]
 fn the_four_families_load() {
-    let llama = read(&text(
-        "llama",
-        json!({"attention_bias": true, "mlp_bias": true, "pretraining_tp": 1}),
-    ));
+    let llama = read(&text("llama", json!({"attention_bias": true, "mlp_bias": true, "pretraining_tp": 1})));
     assert_eq!(
-        (
-            llama.q_bias,
-            llama.kv_bias,
-            llama.o_bias,
-            llama.mlp_bias,
-            llama.qk_norm
-        ),
+        (llama.q_bias, llama.kv_bias, llama.o_bias, llama.mlp_bias, llama.qk_norm),
         (true, true, true, true, false)
     );
-    let qwen2 = read(&text(
-        "qwen2",
-        json!({"attention_bias": false, "mlp_bias": false, "use_sliding_window": false}),
-    ));
+    let qwen2 = read(&text("qwen2", json!({"attention_bias": false, "mlp_bias": false, "use_sliding_window": false})));
     assert_eq!(
-        (
-            qwen2.q_bias,
-            qwen2.kv_bias,
-            qwen2.o_bias,
-            qwen2.mlp_bias,
-            qwen2.qk_norm
-        ),
+        (qwen2.q_bias, qwen2.kv_bias, qwen2.o_bias, qwen2.mlp_bias, qwen2.qk_norm),
         (true, true, false, false, false)
     );
-    let qwen3 = read(&text(
-        "qwen3",
-        json!({"attention_bias": false, "head_dim": 32, "tie_word_embeddings": true}),
-    ));
-    assert_eq!(
-        (
-            qwen3.q_bias,
-            qwen3.o_bias,
-            qwen3.qk_norm,
-            qwen3.head_dim,
-            qwen3.tied
-        ),
-        (false, false, true, 32, true)
-    );
-    let mistral = read(&text(
-        "mistral",
-        json!({"sliding_window": 16, "pad_token_id": null, "attention_dropout": 0.0}),
-    ));
+    let qwen3 = read(&text("qwen3", json!({"attention_bias": false, "head_dim": 32, "tie_word_embeddings": true})));
+    assert_eq!((qwen3.q_bias, qwen3.o_bias, qwen3.qk_norm, qwen3.head_dim, qwen3.tied), (false, false, true, 32, true));
+    let mistral = read(&text("mistral", json!({"sliding_window": 16, "pad_token_id": null, "attention_dropout": 0.0})));
     assert_eq!(
         (mistral.q_bias, mistral.o_bias, mistral.windows.as_slice()),
         (false, false, [Some(16), Some(16)].as_slice())
     );
     assert_eq!(
-        (
-            llama.hidden,
-            llama.ffn,
-            llama.vocab,
-            llama.heads,
-            llama.kv_heads,
-            llama.rms_eps
-        ),
+        (llama.hidden, llama.ffn, llama.vocab, llama.heads, llama.kv_heads, llama.rms_eps),
         (64, 172, 256, 4, 2, 1e-5)
     );
     assert_eq!(llama.rope(1).inv_freq.len(), 8);
@@ -135,10 +90,7 @@ fn a_published_configuration_loads() {
         "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.43.0.dev0", "use_cache": true, "vocab_size": 128256}"#;
     let config = read(published);
     assert_eq!(num_params(&config), 8_030_261_248);
-    assert!(matches!(
-        config.ropes[0].scaling,
-        RopeScaling::Llama3 { factor: 8.0, .. }
-    ));
+    assert!(matches!(config.ropes[0].scaling, RopeScaling::Llama3 { factor: 8.0, .. }));
 }
 
 #[test]
@@ -147,29 +99,15 @@ fn parameters_have_checkpoint_names_shapes_and_kinds() {
     let all = params(&config);
     assert_eq!((all.len(), num_params(&config)), (21, 123_712));
     assert_eq!(all.iter().map(|p| p.len() as u64).sum::<u64>(), 123_712);
-    let find = |name: &str| {
-        all.iter()
-            .find(|p| p.name == name)
-            .unwrap_or_else(|| panic!("{name}"))
-    };
+    let find = |name: &str| all.iter().find(|p| p.name == name).unwrap_or_else(|| panic!("{name}"));
     let down = find("model.layers.1.mlp.down_proj.weight");
     assert_eq!(
         (down.shape.as_slice(), down.kind, down.layer),
-        (
-            [64, 172].as_slice(),
-            InitKind::Matrix { fan_in: 172 },
-            Some(1)
-        )
+        ([64, 172].as_slice(), InitKind::Matrix { fan_in: 172 }, Some(1))
     );
-    assert_eq!(
-        find("model.layers.0.self_attn.k_proj.weight").shape,
-        [32, 64]
-    );
+    assert_eq!(find("model.layers.0.self_attn.k_proj.weight").shape, [32, 64]);
     assert_eq!(find("model.norm.weight").kind, InitKind::Gain);
-    assert_eq!(
-        (all[0].name.as_str(), all[20].name.as_str()),
-        ("model.embed_tokens.weight", "lm_head.weight")
-    );
+    assert_eq!((all[0].name.as_str(), all[20].name.as_str()), ("model.embed_tokens.weight", "lm_head.weight"));
 
     let tied = read(&text("qwen2", json!({"tie_word_embeddings": true})));
     let names: Vec<String> = params(&tied).into_iter().map(|p| p.name).collect();
@@ -179,9 +117,7 @@ fn parameters_have_checkpoint_names_shapes_and_kinds() {
     let normed = params(&read(&base("qwen3").to_string()));
     assert!(normed
         .iter()
-        .any(|p| p.name == "model.layers.1.self_attn.q_norm.weight"
-            && p.shape == [16]
-            && p.kind == InitKind::Gain));
+        .any(|p| p.name == "model.layers.1.self_attn.q_norm.weight" && p.shape == [16] && p.kind == InitKind::Gain));
     // The counts that the reference implementation reports for these shapes.
     let bias = read(&text(
         "llama",
@@ -213,19 +149,10 @@ fn head_dim_null_or_absent_is_derived() {
 #[test]
 fn kv_heads_null_or_absent_are_the_query_heads() {
     for model_type in ["llama", "mistral", "qwen2", "qwen3"] {
-        assert_eq!(
-            read(&text(model_type, json!({"num_key_value_heads": null}))).kv_heads,
-            4,
-            "{model_type}"
-        );
-        assert_eq!(
-            read(&without(model_type, &["num_key_value_heads"])).kv_heads,
-            4,
-            "{model_type}"
-        );
+        assert_eq!(read(&text(model_type, json!({"num_key_value_heads": null}))).kv_heads, 4, "{model_type}");
+        assert_eq!(read(&without(model_type, &["num_key_value_heads"])).kv_heads, 4, "{model_type}");
     }
-    let ambiguous = text("mistral", json!({"num_attention_heads": 32}))
-        .replace("\"num_key_value_heads\":2,", "");
+    let ambiguous = text("mistral", json!({"num_attention_heads": 32})).replace("\"num_key_value_heads\":2,", "");
     let e = error(&ambiguous);
     assert!(e.contains("`num_key_value_heads`: the key is missing; transformers takes 8 for mistral, other readers num_attention_heads, 32"), "{e}");
 }
@@ -235,80 +162,52 @@ fn windows_follow_the_family() {
     let mistral = |changes: Value| read(&text("mistral", changes));
     assert_eq!(mistral(json!({})).windows, [Some(4096); 2]);
     assert_eq!(mistral(json!({"sliding_window": null})).windows, [None; 2]);
-    let listed = mistral(
-        json!({"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}),
-    );
+    let listed = mistral(json!({"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}));
     assert_eq!(listed.windows, [Some(8); 2]);
     assert!(
-        listed.notes[0]
-            .contains("layer_types has no effect in mistral: every layer has a window of 8"),
+        listed.notes[0].contains("layer_types has no effect in mistral: every layer has a window of 8"),
         "{:?}",
         listed.notes
     );
 
     for model_type in ["qwen2", "qwen3"] {
         let qwen = |changes: Value| read(&text(model_type, changes));
-        assert_eq!(
-            sliding(&qwen(
-                json!({"num_hidden_layers": 8, "sliding_window": 2048})
-            ))
-            .len(),
-            0
-        );
+        assert_eq!(sliding(&qwen(json!({"num_hidden_layers": 8, "sliding_window": 2048}))).len(), 0);
         let on = qwen(
             json!({"num_hidden_layers": 36, "use_sliding_window": true, "sliding_window": 2048, "max_window_layers": 28}),
         );
         assert_eq!(sliding(&on), (28..36).collect::<Vec<_>>());
         assert_eq!(on.windows[28], Some(2048));
-        assert_eq!(
-            sliding(&qwen(
-                json!({"use_sliding_window": true, "max_window_layers": 0})
-            )),
-            [0, 1]
-        );
-        let null = qwen(
-            json!({"use_sliding_window": true, "sliding_window": null, "max_window_layers": 0}),
-        );
+        assert_eq!(sliding(&qwen(json!({"use_sliding_window": true, "max_window_layers": 0}))), [0, 1]);
+        let null = qwen(json!({"use_sliding_window": true, "sliding_window": null, "max_window_layers": 0}));
         assert_eq!(sliding(&null).len(), 0);
         let explicit = qwen(
             json!({"use_sliding_window": true, "sliding_window": 9, "max_window_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}),
         );
         assert_eq!(sliding(&explicit), [0]);
     }
-    let short = error(&text(
-        "qwen3",
-        json!({"use_sliding_window": true, "layer_types": ["full_attention"]}),
-    ));
-    assert!(
-        short.contains("`layer_types`: has 1 entries for 2 layers"),
-        "{short}"
-    );
-    let off = error(&text(
-        "qwen2",
-        json!({"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}),
-    ));
+    let short = error(&text("qwen3", json!({"use_sliding_window": true, "layer_types": ["full_attention"]})));
+    assert!(short.contains("`layer_types`: has 1 entries for 2 layers"), "{short}");
+    let off =
+        error(&text("qwen2", json!({"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]})));
     assert!(off.contains("set use_sliding_window to true"), "{off}");
-    let kind = error(&text(
-        "qwen2",
-        json!({"layer_types": ["chunked_attention", "full_attention"]}),
-    ));
-    assert!(kind.contains("\"chunked_attention\" is not supported; the known layer types are full_attention and sliding_attention"), "{kind}");
+    let kind = error(&text("qwen2", json!({"layer_types": ["chunked_attention", "full_attention"]})));
+    assert!(
+        kind.contains(
+            "\"chunked_attention\" is not supported; the known layer types are full_attention and sliding_attention"
+        ),
+        "{kind}"
+    );
     let llama = error(&text("llama", json!({"sliding_window": 4096})));
-    assert!(llama.contains("`sliding_window` = 4096 is not supported: this family has no sliding window (accepted: null)"), "{llama}");
-    read(&text(
-        "llama",
-        json!({"sliding_window": null, "layer_types": ["full_attention", "full_attention"]}),
-    ));
+    assert!(
+        llama.contains("`sliding_window` = 4096 is not supported: this family has no sliding window (accepted: null)"),
+        "{llama}"
+    );
+    read(&text("llama", json!({"sliding_window": null, "layer_types": ["full_attention", "full_attention"]})));
     let zero = error(&text("mistral", json!({"sliding_window": 0})));
-    assert!(
-        zero.contains("`sliding_window` is 0, but must be a whole number of at least 1"),
-        "{zero}"
-    );
+    assert!(zero.contains("`sliding_window` is 0, but must be a whole number of at least 1"), "{zero}");
     let switch = error(&text("mistral", json!({"use_sliding_window": false})));
-    assert!(
-        switch.contains("write \"sliding_window\": null for none"),
-        "{switch}"
-    );
+    assert!(switch.contains("write \"sliding_window\": null for none"), "{switch}");
 }
 
 #[test]
@@ -320,64 +219,34 @@ fn theta_is_found_wherever_it_stands() {
         config.to_string()
     };
     let top = read(&text("llama", json!({"rope_theta": 500000.0})));
-    let flat = read(&moved(
-        json!({"rope_type": "default", "rope_theta": 500000.0}),
-    ));
-    assert_eq!(
-        (top.ropes, top.rope_of_layer),
-        (flat.ropes, flat.rope_of_layer)
-    );
+    let flat = read(&moved(json!({"rope_type": "default", "rope_theta": 500000.0})));
+    assert_eq!((top.ropes, top.rope_of_layer), (flat.ropes, flat.rope_of_layer));
 
     let nested = json!({"rope_theta": 777.0, "use_sliding_window": true, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"],
         "rope_parameters": {"full_attention": {"rope_theta": 500000.0, "rope_type": "linear", "factor": 2.0}, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}});
     let config = read(&text("qwen3", nested.clone()));
     assert_eq!((config.rope(0).theta, config.rope(1).theta), (1e4, 5e5));
     let mut one = nested.clone();
-    one["rope_parameters"]
-        .as_object_mut()
-        .unwrap()
-        .remove("sliding_attention");
+    one["rope_parameters"].as_object_mut().unwrap().remove("sliding_attention");
     let e = error(&text("qwen3", one));
-    assert!(
-        e.contains("the key `rope_parameters.sliding_attention` is missing"),
-        "{e}"
-    );
+    assert!(e.contains("the key `rope_parameters.sliding_attention` is missing"), "{e}");
     let mut partial = nested;
     partial["rope_parameters"]["full_attention"]["partial_rotary_factor"] = json!(0.5);
     let e = error(&text("qwen3", partial));
-    assert!(
-        e.contains("`rope_parameters.full_attention.partial_rotary_factor` = 0.5 is not supported"),
-        "{e}"
-    );
+    assert!(e.contains("`rope_parameters.full_attention.partial_rotary_factor` = 0.5 is not supported"), "{e}");
 
     let absent = read(&without("llama", &["rope_theta"]));
     assert_eq!(absent.ropes[0].theta, 1e4);
-    assert!(
-        absent.notes[0].contains("rope_theta is absent: 10000 is taken"),
-        "{:?}",
-        absent.notes
-    );
-    let both = error(&text(
-        "llama",
-        json!({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}),
-    ));
-    assert!(
-        both.contains("`rope_parameters.rope_theta`: 5 here, but 10000 at the top of the file"),
-        "{both}"
-    );
+    assert!(absent.notes[0].contains("rope_theta is absent: 10000 is taken"), "{:?}", absent.notes);
+    let both = error(&text("llama", json!({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}})));
+    assert!(both.contains("`rope_parameters.rope_theta`: 5 here, but 10000 at the top of the file"), "{both}");
     let null = error(&text("llama", json!({"rope_theta": null})));
-    assert!(
-        null.contains("`rope_theta` is null, but must be a number above zero"),
-        "{null}"
-    );
+    assert!(null.contains("`rope_theta` is null, but must be a number above zero"), "{null}");
     let differ = error(&text(
         "llama",
         json!({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}}),
     ));
-    assert!(
-        differ.contains("rope_scaling says something else"),
-        "{differ}"
-    );
+    assert!(differ.contains("rope_scaling says something else"), "{differ}");
 }
 
 #[test]
@@ -387,13 +256,8 @@ fn rope_scaling_is_checked() {
         read(&scaled(json!({"type": "linear", "factor": 4}))).ropes[0].scaling,
         RopeScaling::Linear { factor: 4.0 }
     );
-    assert_eq!(
-        read(&scaled(json!(null))).ropes[0].scaling,
-        RopeScaling::Default
-    );
-    let yarn = read(&scaled(
-        json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}),
-    ));
+    assert_eq!(read(&scaled(json!(null))).ropes[0].scaling, RopeScaling::Default);
+    let yarn = read(&scaled(json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})));
     assert!((yarn.ropes[0].multiplier - (0.1 * 4f64.ln() + 1.0)).abs() < 1e-15);
     for (scaling, expected) in [
         (json!({"rope_type": "longrope", "factor": 2.0}), "`rope_scaling.rope_type`: \"longrope\" is not supported; the known rope types are default, linear, llama3, yarn"),
@@ -416,18 +280,9 @@ fn rope_scaling_is_checked() {
 
 #[test]
 fn missing_and_mistyped_keys_are_named() {
-    for key in [
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "vocab_size",
-    ] {
+    for key in ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"] {
         let e = error(&without("llama", &[key]));
-        assert!(
-            e.starts_with(&format!("config.json: the key `{key}` is missing")),
-            "{e}"
-        );
+        assert!(e.starts_with(&format!("config.json: the key `{key}` is missing")), "{e}");
         let e = error(&text("llama", json!({key: null})));
         assert!(e.contains(&format!("the key `{key}` is null")), "{e}");
         for (wrong, shown) in [
@@ -439,19 +294,11 @@ fn missing_and_mistyped_keys_are_named() {
             (json!(1e30), "1e+30"),
         ] {
             let e = error(&text("llama", json!({key: wrong})));
-            assert!(
-                e.contains(&format!(
-                    "`{key}` is {shown}, but must be a whole number of at least 1"
-                )),
-                "{e}"
-            );
+            assert!(e.contains(&format!("`{key}` is {shown}, but must be a whole number of at least 1")), "{e}");
         }
     }
     let e = error(&text("llama", json!({"tie_word_embeddings": "no"})));
-    assert!(
-        e.contains("`tie_word_embeddings` is \"no\", but must be true or false"),
-        "{e}"
-    );
+    assert!(e.contains("`tie_word_embeddings` is \"no\", but must be true or false"), "{e}");
     let e = error(&text("llama", json!({"rms_norm_eps": -1e-5})));
     assert!(
         e.contains("`rms_norm_eps` is -0.00001, but must be a number above zero")
@@ -459,62 +306,48 @@ fn missing_and_mistyped_keys_are_named() {
         "{e}"
     );
     let e = error("[1, 2]");
-    assert!(
-        e.contains("the whole file` is [1,2], but must be an object"),
-        "{e}"
-    );
+    assert!(e.contains("the whole file` is [1,2], but must be an object"), "{e}");
     let e = error("{\n  \"model_type\": \"llama\",\n  \"hidden_size\": true\n}");
-    assert!(
-        e.starts_with("config.json:3:3: `hidden_size` is true"),
-        "{e}"
-    );
+    assert!(e.starts_with("config.json:3:3: `hidden_size` is true"), "{e}");
 }
 
 #[test]
 fn impossible_sizes_are_refused() {
-    let e = error(&text(
-        "llama",
-        json!({"num_attention_heads": 6, "num_key_value_heads": 4}),
-    ));
-    assert!(e.contains("`num_key_value_heads`: 4 does not divide num_attention_heads, 6; possible are 1, 2, 3, 6"), "{e}");
+    let e = error(&text("llama", json!({"num_attention_heads": 6, "num_key_value_heads": 4})));
+    assert!(
+        e.contains("`num_key_value_heads`: 4 does not divide num_attention_heads, 6; possible are 1, 2, 3, 6"),
+        "{e}"
+    );
     let e = error(&text("llama", json!({"head_dim": 15})));
     assert!(e.contains("`head_dim`: 15 is odd"), "{e}");
     let e = error(&text("llama", json!({"head_dim": null, "hidden_size": 66})));
-    assert!(
-        e.contains("hidden_size, 66, is not a multiple of num_attention_heads, 4; give head_dim"),
-        "{e}"
-    );
+    assert!(e.contains("hidden_size, 66, is not a multiple of num_attention_heads, 4; give head_dim"), "{e}");
     let huge = 1u64 << 40;
-    let e = error(&text(
-        "llama",
-        json!({"hidden_size": huge, "vocab_size": huge}),
-    ));
-    assert!(
-        e.contains("vocab_size × hidden_size = 1099511627776 × 1099511627776 overflows"),
-        "{e}"
-    );
+    let e = error(&text("llama", json!({"hidden_size": huge, "vocab_size": huge})));
+    assert!(e.contains("vocab_size × hidden_size = 1099511627776 × 1099511627776 overflows"), "{e}");
     let e = error(&text("llama", json!({"intermediate_size": u64::MAX})));
     assert!(e.contains("intermediate_size × hidden_size"), "{e}");
     let e = error(&text("llama", json!({"num_hidden_layers": 1u64 << 40})));
-    assert!(
-        e.contains("`num_hidden_layers`: 1099511627776 is more than 65536"),
-        "{e}"
-    );
+    assert!(e.contains("`num_hidden_layers`: 1099511627776 is more than 65536"), "{e}");
     let e = error(&text("llama", json!({"head_dim": 1u64 << 40})));
-    assert!(
-        e.contains("`head_dim`: 1099511627776 is more than 65536"),
-        "{e}"
-    );
+    assert!(e.contains("`head_dim`: 1099511627776 is more than 65536"), "{e}");
 }
 
 #[test]
 fn every_key_is_understood_or_refused() {
     let e = error(&text("llama", json!({"num_key_value_head": 2})));
-    assert!(e.contains("unknown key `num_key_value_head` = 2 for model_type llama (did you mean `num_key_value_heads`?)"), "{e}");
+    assert!(
+        e.contains("unknown key `num_key_value_head` = 2 for model_type llama (did you mean `num_key_value_heads`?)"),
+        "{e}"
+    );
     let e = error(&text("llama", json!({"logit_scale": 0.5})));
     assert!(e.contains("unknown key `logit_scale` = 0.5"), "{e}");
     for (key, value, expected) in [
-        ("attention_dropout", json!(0.1), "`attention_dropout` = 0.1 is not supported: dropout is not supported (accepted: 0, null)"),
+        (
+            "attention_dropout",
+            json!(0.1),
+            "`attention_dropout` = 0.1 is not supported: dropout is not supported (accepted: 0, null)",
+        ),
         ("quantization_config", json!({"quant_method": "fp8"}), "quantised weights cannot be read or trained"),
         ("partial_rotary_factor", json!(0.5), "`partial_rotary_factor` = 0.5"),
         ("block_configs", json!([{}]), "layers of different shapes are not supported"),
@@ -528,23 +361,16 @@ fn every_key_is_understood_or_refused() {
         json!({"attention_dropout": 0, "quantization_config": null, "partial_rotary_factor": 1.0, "auto_map": {}}),
     ));
     let e = error(&text("qwen2", json!({"mlp_bias": true})));
-    assert!(e.contains("`mlp_bias` = true is not supported: this family's MLP has no biases (accepted: false, null)"), "{e}");
+    assert!(
+        e.contains("`mlp_bias` = true is not supported: this family's MLP has no biases (accepted: false, null)"),
+        "{e}"
+    );
     let e = error(&text("mistral", json!({"attention_bias": true})));
-    assert!(
-        e.contains("`attention_bias` = true is not supported"),
-        "{e}"
-    );
+    assert!(e.contains("`attention_bias` = true is not supported"), "{e}");
     let e = error(&text("llama", json!({"hidden_act": "gelu"})));
-    assert!(
-        e.contains("`hidden_act`: \"gelu\" is not supported; the known activations are silu"),
-        "{e}"
-    );
+    assert!(e.contains("`hidden_act`: \"gelu\" is not supported; the known activations are silu"), "{e}");
     let padded = read(&text("llama", json!({"pad_token_id": 3})));
-    assert!(
-        padded.notes[0].contains("pad_token_id 3 has no effect"),
-        "{:?}",
-        padded.notes
-    );
+    assert!(padded.notes[0].contains("pad_token_id 3 has no effect"), "{:?}", padded.notes);
 }
 
 #[test]
@@ -553,20 +379,14 @@ fn tolerated_json_is_tolerated_only_where_unused() {
     read(&format!("\u{feff}{good}"));
     read(&good.replace("\"initializer_range\":1", "\"initializer_range\":NaN"));
     let e = error(&good.replace("\"hidden_size\":64", "\"hidden_size\":NaN"));
-    assert!(
-        e.contains("`hidden_size` is NaN, but must be a finite value"),
-        "{e}"
-    );
+    assert!(e.contains("`hidden_size` is NaN, but must be a finite value"), "{e}");
     let e = error(
         &text("llama", json!({"attention_dropout": 0}))
             .replace("\"attention_dropout\":0", "\"attention_dropout\":-Infinity"),
     );
     assert!(e.contains("`attention_dropout` is -Infinity"), "{e}");
-    let nested = text(
-        "llama",
-        json!({"rope_scaling": {"type": "linear", "factor": 8}}),
-    )
-    .replace("\"factor\":8", "\"factor\":Infinity");
+    let nested = text("llama", json!({"rope_scaling": {"type": "linear", "factor": 8}}))
+        .replace("\"factor\":8", "\"factor\":Infinity");
     let e = error(&nested);
     assert!(e.contains("`rope_scaling.factor` is Infinity"), "{e}");
     let e = error(&good.replace("\"initializer_range\":1", "\"hidden_size\":128"));
@@ -598,11 +418,13 @@ fn other_families_are_refused_by_the_key_that_decides() {
         assert!(e.contains(expected), "{e}\nwanted: {expected}");
         assert!(e.contains("nothing is built from defaults"), "{e}");
     }
-    let e = error(&text(
-        "llama",
-        json!({"architectures": ["LlamaForSequenceClassification"]}),
-    ));
-    assert!(e.contains("\"LlamaForSequenceClassification\" is not supported; for model_type llama it must be \"LlamaForCausalLM\""), "{e}");
+    let e = error(&text("llama", json!({"architectures": ["LlamaForSequenceClassification"]})));
+    assert!(
+        e.contains(
+            "\"LlamaForSequenceClassification\" is not supported; for model_type llama it must be \"LlamaForCausalLM\""
+        ),
+        "{e}"
+    );
 }
 
 #[test]
@@ -611,16 +433,11 @@ fn a_folder_stands_for_its_config() {
     let e = load(dir.path()).unwrap_err().to_string();
     assert!(e.ends_with("no config.json in this folder"), "{e}");
     std::fs::write(dir.path().join("params.json"), "{}").unwrap();
-    assert!(load(dir.path())
-        .unwrap_err()
-        .to_string()
-        .contains("it has a params.json, the original format"));
+    assert!(load(dir.path()).unwrap_err().to_string().contains("it has a params.json, the original format"));
     std::fs::write(dir.path().join("config.json"), base("llama").to_string()).unwrap();
     assert_eq!(load(dir.path()).unwrap().hidden, 64);
     assert_eq!(load(&dir.path().join("config.json")).unwrap().layers, 2);
-    let e = load(&dir.path().join("other.json"))
-        .unwrap_err()
-        .to_string();
+    let e = load(&dir.path().join("other.json")).unwrap_err().to_string();
     assert!(e.contains("other.json: cannot read the file"), "{e}");
 }
 

@@ -33,26 +33,18 @@ impl Default for Fnv {
 
 impl Fnv {
     fn bytes(self, bytes: &[u8]) -> Fnv {
-        Fnv(bytes.iter().fold(self.0, |h, &b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01B3)
-        }))
+        Fnv(bytes.iter().fold(self.0, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01B3)))
     }
 }
 
 /// The hash of token ids that ranks exchange and the goldens record: FNV-1a over little-endian i32.
 pub fn token_hash(tokens: &[i32]) -> u64 {
-    tokens
-        .iter()
-        .fold(Fnv::default(), |h, t| h.bytes(&t.to_le_bytes()))
-        .0
+    tokens.iter().fold(Fnv::default(), |h, t| h.bytes(&t.to_le_bytes())).0
 }
 
 /// The hash of a tensor's values that the goldens record: FNV-1a over little-endian f32.
 pub fn value_hash(values: &[f32]) -> u64 {
-    values
-        .iter()
-        .fold(Fnv::default(), |h, v| h.bytes(&v.to_le_bytes()))
-        .0
+    values.iter().fold(Fnv::default(), |h, v| h.bytes(&v.to_le_bytes())).0
 }
 
 /// SplitMix64's output function.
@@ -123,9 +115,7 @@ pub struct Stream {
 impl Stream {
     /// The stream of the tensor with this checkpoint name.
     pub fn new(name: &str, seed: u64) -> Stream {
-        Stream {
-            key: key(name, seed),
-        }
+        Stream { key: key(name, seed) }
     }
 
     /// The initial value of the element with this row-major index.
@@ -146,22 +136,8 @@ pub fn value(name: &str, kind: InitKind, index: u64, seed: u64) -> f32 {
 }
 
 /// One token of the synthetic data: `position` 0..=`seq_len` of sequence `row` of a step's global batch.
-pub fn token(
-    step: u64,
-    row: u64,
-    position: u64,
-    batch: u64,
-    seq_len: u64,
-    vocab: u64,
-    seed: u64,
-) -> u32 {
-    token_at(
-        key("input_ids", seed),
-        step.wrapping_mul(batch).wrapping_add(row),
-        position,
-        seq_len,
-        vocab,
-    )
+pub fn token(step: u64, row: u64, position: u64, batch: u64, seq_len: u64, vocab: u64, seed: u64) -> u32 {
+    token_at(key("input_ids", seed), step.wrapping_mul(batch).wrapping_add(row), position, seq_len, vocab)
 }
 
 /// The same with the stream's key at hand and the sequence counted over all steps.
@@ -184,40 +160,19 @@ mod tests {
         assert_eq!(fnv1a64(EMBED.as_bytes()), 0xa88fd795d5c6d156);
         assert_eq!(key(EMBED, 0), 0x1acb025cf390dc05);
         assert_eq!(key(EMBED, 1), 0x5f0ce47989047d81);
-        assert_eq!(
-            key("model.layers.0.self_attn.q_proj.weight", 0),
-            0x3d33f6d36653c025
-        );
+        assert_eq!(key("model.layers.0.self_attn.q_proj.weight", 0), 0x3d33f6d36653c025);
         assert_eq!(key("input_ids", 0), 0x865d4ffc1797b740);
         let words: Vec<u64> = (0..4).map(|i| word(key(EMBED, 0), i)).collect();
-        assert_eq!(
-            words,
-            [
-                0x14c5ae35e159aee3,
-                0x6d6a6dc5def1b6d4,
-                0x01522141d20d14e6,
-                0x2e2bede531d6a6c0
-            ]
-        );
+        assert_eq!(words, [0x14c5ae35e159aee3, 0x6d6a6dc5def1b6d4, 0x01522141d20d14e6, 0x2e2bede531d6a6c0]);
         let units: Vec<u32> = words.iter().map(|&w| unit(w).to_bits()).collect();
         assert_eq!(units, [0xbf5674a3, 0xbe14ac94, 0xbf7d5bbd, 0xbf23a825]);
     }
 
     #[test]
     fn the_scale_is_a_power_of_two() {
-        for (fan_in, k) in [
-            (0, 0),
-            (1, 0),
-            (3, 0),
-            (4, 1),
-            (15, 1),
-            (16, 2),
-            (63, 2),
-            (64, 3),
-            (255, 3),
-            (256, 4),
-            (1024, 5),
-        ] {
+        for (fan_in, k) in
+            [(0, 0), (1, 0), (3, 0), (4, 1), (15, 1), (16, 2), (63, 2), (64, 3), (255, 3), (256, 4), (1024, 5)]
+        {
             assert_eq!(matrix_scale(fan_in), 0.5f32.powi(k), "fan_in {fan_in}");
         }
     }
@@ -282,54 +237,24 @@ mod tests {
             0x26b2cabc24302b46,
         );
         let bias = "transformer.h.0.attn.c_attn.bias";
-        check(
-            bias,
-            192,
-            InitKind::Bias,
-            [0xbd25d07b, 0x3d6abd21, 0xbbe62788, 0xbc30a994],
-            None,
-            0x5c00b76e6e676805,
-        );
+        check(bias, 192, InitKind::Bias, [0xbd25d07b, 0x3d6abd21, 0xbbe62788, 0xbc30a994], None, 0x5c00b76e6e676805);
         let conv = "transformer.h.0.mlp.c_proj.weight";
-        check(
-            conv,
-            256 * 64,
-            matrix(256),
-            [0x3d56df55, 0xbd353c27, 0xbc88a522, 0xbd2ab53f],
-            None,
-            0x63b213c275378bd0,
-        );
+        check(conv, 256 * 64, matrix(256), [0x3d56df55, 0xbd353c27, 0xbc88a522, 0xbd2ab53f], None, 0x63b213c275378bd0);
         let gain0 = "model.layers.0.pre_feedforward_layernorm.weight";
-        check(
-            gain0,
-            64,
-            InitKind::Gain0,
-            [0x3d4d77e6, 0xbdfd06f5, 0xbdc5563b, 0xbd756d4e],
-            None,
-            0xc40d219d3830464c,
-        );
+        check(gain0, 64, InitKind::Gain0, [0x3d4d77e6, 0xbdfd06f5, 0xbdc5563b, 0xbd756d4e], None, 0xc40d219d3830464c);
     }
 
     #[test]
     fn tokens_match_the_vectors() {
         let row = |step, row, batch, seq_len, vocab| -> Vec<u32> {
-            (0..8)
-                .map(|j| token(step, row, j, batch, seq_len, vocab, 0))
-                .collect()
+            (0..8).map(|j| token(step, row, j, batch, seq_len, vocab, 0)).collect()
         };
         assert_eq!(row(0, 0, 4, 64, 256), [106, 182, 7, 48, 3, 77, 101, 22]);
         assert_eq!(row(0, 1, 4, 64, 256), [220, 146, 69, 68, 236, 197, 176, 21]);
-        assert_eq!(
-            row(3, 0, 4, 64, 256),
-            [246, 198, 38, 203, 67, 134, 231, 123]
-        );
-        assert_eq!(
-            row(0, 0, 8, 256, 4096),
-            [1708, 2919, 116, 783, 62, 1241, 1624, 358]
-        );
-        let batch: Vec<i32> = (0..4)
-            .flat_map(|b| (0..=64).map(move |j| token(0, b, j, 4, 64, 256, 0) as i32))
-            .collect();
+        assert_eq!(row(3, 0, 4, 64, 256), [246, 198, 38, 203, 67, 134, 231, 123]);
+        assert_eq!(row(0, 0, 8, 256, 4096), [1708, 2919, 116, 783, 62, 1241, 1624, 358]);
+        let batch: Vec<i32> =
+            (0..4).flat_map(|b| (0..=64).map(move |j| token(0, b, j, 4, 64, 256, 0) as i32)).collect();
         assert_eq!(token_hash(&batch), 0x9c2fd941efb89b07);
     }
 }

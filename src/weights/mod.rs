@@ -52,74 +52,45 @@ impl Weights {
                 check_box(name, view, start, size)?;
                 let stream = init::Stream::new(name, *seed);
                 let values = runs(view, start, size).flatten();
-                Ok(values
-                    .map(|i| f64::from(stream.value(kind, i as u64)))
-                    .collect())
+                Ok(values.map(|i| f64::from(stream.value(kind, i as u64))).collect())
             }
-            Weights::Files(checkpoint) => {
-                checkpoint.read_view(name, shape, view, start, size)
-            }
+            Weights::Files(checkpoint) => checkpoint.read_view(name, shape, view, start, size),
         }
     }
 
     /// Whether every tensor is there with its shape and a readable dtype, before anything is read.
-    pub fn check<'a>(
-        &self,
-        tensors: impl IntoIterator<Item = (&'a str, &'a [usize])>,
-    ) -> Result<(), WeightsError> {
+    pub fn check<'a>(&self, tensors: impl IntoIterator<Item = (&'a str, &'a [usize])>) -> Result<(), WeightsError> {
         match self {
             Weights::Init { .. } => Ok(()),
-            Weights::Files(checkpoint) => tensors
-                .into_iter()
-                .try_for_each(|(name, shape)| checkpoint.check(name, shape)),
+            Weights::Files(checkpoint) => {
+                tensors.into_iter().try_for_each(|(name, shape)| checkpoint.check(name, shape))
+            }
         }
     }
 }
 
 /// Refuses a box that does not lie inside its tensor.
-pub(crate) fn check_box(
-    name: &str,
-    shape: &[usize],
-    start: &[usize],
-    size: &[usize],
-) -> Result<(), WeightsError> {
-    let inside =
-        |((&n, &s), &z): ((&usize, &usize), &usize)| s.checked_add(z).is_some_and(|end| end <= n);
+pub(crate) fn check_box(name: &str, shape: &[usize], start: &[usize], size: &[usize]) -> Result<(), WeightsError> {
+    let inside = |((&n, &s), &z): ((&usize, &usize), &usize)| s.checked_add(z).is_some_and(|end| end <= n);
     let same_rank = shape.len() == start.len() && shape.len() == size.len();
     if same_rank && shape.iter().zip(start).zip(size).all(inside) {
         return Ok(());
     }
-    Err(WeightsError::Outside {
-        name: name.into(),
-        shape: shape.to_vec(),
-        start: start.to_vec(),
-        size: size.to_vec(),
-    })
+    Err(WeightsError::Outside { name: name.into(), shape: shape.to_vec(), start: start.to_vec(), size: size.to_vec() })
 }
 
 /// The row-major index ranges that make up a box, in order, each as long as memory is contiguous. The box
 /// must lie inside the shape.
-pub fn runs(
-    shape: &[usize],
-    start: &[usize],
-    size: &[usize],
-) -> impl Iterator<Item = Range<usize>> {
+pub fn runs(shape: &[usize], start: &[usize], size: &[usize]) -> impl Iterator<Item = Range<usize>> {
     let rank = shape.len();
     // Dimensions from `inner` on are taken whole, so `inner - 1` and they form one run.
-    let inner = (0..rank)
-        .rev()
-        .find(|&d| size[d] != shape[d])
-        .map_or(0, |d| d + 1);
+    let inner = (0..rank).rev().find(|&d| size[d] != shape[d]).map_or(0, |d| d + 1);
     let outer = inner.saturating_sub(1);
     let stride = |d: usize| shape[d + 1..].iter().product::<usize>();
     let length: usize = size[outer..].iter().product();
     let base: usize = (0..rank).map(|d| start[d] * stride(d)).sum();
     let steps: Vec<(usize, usize)> = (0..outer).map(|d| (size[d], stride(d))).collect();
-    let count = if length == 0 {
-        0
-    } else {
-        steps.iter().map(|(n, _)| n).product()
-    };
+    let count = if length == 0 { 0 } else { steps.iter().map(|(n, _)| n).product() };
     (0..count).map(move |mut k| {
         let offset: usize = steps
             .iter()
@@ -164,11 +135,7 @@ mod tests {
             (vec![3, 4], vec![0, 0], vec![0, 4]),
         ] {
             let got: Vec<usize> = runs(&shape, &start, &size).flatten().collect();
-            assert_eq!(
-                got,
-                indices(&shape, &start, &size),
-                "{shape:?} {start:?} {size:?}"
-            );
+            assert_eq!(got, indices(&shape, &start, &size), "{shape:?} {start:?} {size:?}");
         }
         assert_eq!(runs(&[4, 6], &[1, 0], &[2, 6]).count(), 1);
         assert_eq!(runs(&[2, 3, 4], &[0, 0, 0], &[2, 3, 4]).count(), 1);
@@ -178,20 +145,10 @@ mod tests {
     fn a_box_of_the_rule_is_the_box_of_the_tensor() {
         let weights = Weights::Init { seed: 7 };
         let kind = InitKind::Matrix { fan_in: 6 };
-        let whole = weights
-            .read_box("w", &[4, 6], kind, &[0, 0], &[4, 6])
-            .unwrap();
-        let part = weights
-            .read_box("w", &[4, 6], kind, &[1, 2], &[2, 3])
-            .unwrap();
+        let whole = weights.read_box("w", &[4, 6], kind, &[0, 0], &[4, 6]).unwrap();
+        let part = weights.read_box("w", &[4, 6], kind, &[1, 2], &[2, 3]).unwrap();
         assert_eq!(part, [8, 9, 10, 14, 15, 16].map(|i| whole[i]));
-        let outside = weights
-            .read_box("w", &[4, 6], kind, &[3, 0], &[2, 6])
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            outside,
-            "w: the box of [2, 6] elements from [3, 0] on does not lie inside the shape [4, 6]"
-        );
+        let outside = weights.read_box("w", &[4, 6], kind, &[3, 0], &[2, 6]).unwrap_err().to_string();
+        assert_eq!(outside, "w: the box of [2, 6] elements from [3, 0] on does not lie inside the shape [4, 6]");
     }
 }

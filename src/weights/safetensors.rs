@@ -84,9 +84,7 @@ pub enum WeightsError {
         wanted: Vec<usize>,
     },
     /// A tensor has a dtype that is not read.
-    #[error(
-        "{path}: tensor {name} has dtype {dtype}, but only F64, F32, F16 and BF16 can be read"
-    )]
+    #[error("{path}: tensor {name} has dtype {dtype}, but only F64, F32, F16 and BF16 can be read")]
     Dtype {
         /// The checkpoint.
         path: String,
@@ -147,11 +145,8 @@ impl WeightsError {
 impl Checkpoint {
     /// Opens a `.safetensors` file, or a folder with `model.safetensors` or an index of several files.
     pub fn open(path: &Path) -> Result<Checkpoint, WeightsError> {
-        let mut checkpoint = Checkpoint {
-            path: path.display().to_string(),
-            files: Vec::new(),
-            tensors: BTreeMap::new(),
-        };
+        let mut checkpoint =
+            Checkpoint { path: path.display().to_string(), files: Vec::new(), tensors: BTreeMap::new() };
         if !path.is_dir() {
             checkpoint.add_file(path.to_path_buf())?;
         } else if path.join(INDEX).exists() {
@@ -159,9 +154,7 @@ impl Checkpoint {
         } else if path.join(SINGLE).exists() {
             checkpoint.add_file(path.join(SINGLE))?;
         } else {
-            return Err(WeightsError::NoWeights {
-                folder: checkpoint.path,
-            });
+            return Err(WeightsError::NoWeights { folder: checkpoint.path });
         }
         Ok(checkpoint)
     }
@@ -208,11 +201,7 @@ impl Checkpoint {
         let width = entry.dtype.bitsize() / 8;
         let mut out = Vec::with_capacity(size.iter().product());
         for run in runs(view, start, size) {
-            decode(
-                entry.dtype,
-                &bytes[run.start * width..run.end * width],
-                &mut out,
-            );
+            decode(entry.dtype, &bytes[run.start * width..run.end * width], &mut out);
         }
         Ok(out)
     }
@@ -229,10 +218,7 @@ impl Checkpoint {
         let mut hash = Sha256::new();
         for (path, bytes) in files {
             // The folder may move; the file's own name and size keep two files from being read as one.
-            hash.update(
-                path.file_name()
-                    .map_or_else(Vec::new, |n| n.as_encoded_bytes().to_vec()),
-            );
+            hash.update(path.file_name().map_or_else(Vec::new, |n| n.as_encoded_bytes().to_vec()));
             hash.update((bytes.len() as u64).to_le_bytes());
             hash.update(&bytes[..]);
         }
@@ -242,19 +228,12 @@ impl Checkpoint {
     fn entry(&self, name: &str, shape: &[usize]) -> Result<&Entry, WeightsError> {
         let path = || self.path.clone();
         let Some(entry) = self.tensors.get(name) else {
-            let near = self
-                .names()
-                .map(|n| (strsim::damerau_levenshtein(n, name), n))
-                .min();
+            let near = self.names().map(|n| (strsim::damerau_levenshtein(n, name), n)).min();
             let near = near.map_or_else(
                 || "; it holds none".to_string(),
                 |(_, n)| format!("; the nearest of {} is {n}", self.tensors.len()),
             );
-            return Err(WeightsError::Missing {
-                path: path(),
-                name: name.into(),
-                near,
-            });
+            return Err(WeightsError::Missing { path: path(), name: name.into(), near });
         };
         if entry.shape != shape {
             return Err(WeightsError::Shape {
@@ -266,32 +245,21 @@ impl Checkpoint {
         }
         match entry.dtype {
             Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(entry),
-            other => Err(WeightsError::Dtype {
-                path: path(),
-                name: name.into(),
-                dtype: format!("{other:?}"),
-            }),
+            other => Err(WeightsError::Dtype { path: path(), name: name.into(), dtype: format!("{other:?}") }),
         }
     }
 
     fn add_index(&mut self, folder: &Path) -> Result<(), WeightsError> {
         let path = folder.join(INDEX);
         let doc = Document::read(&path)?;
-        let wrong = |message: String| WeightsError::Index {
-            index: path.display().to_string(),
-            message,
-        };
+        let wrong = |message: String| WeightsError::Index { index: path.display().to_string(), message };
         let Some(Value::Object(map)) = doc.value.get("weight_map") else {
-            return Err(wrong(
-                "the key `weight_map` is missing or not an object".into(),
-            ));
+            return Err(wrong("the key `weight_map` is missing or not an object".into()));
         };
         let mut files: Vec<&str> = Vec::new();
         for (tensor, file) in map {
             let Some(file) = file.as_str() else {
-                return Err(wrong(format!(
-                    "the file of tensor {tensor} is not a text: {file}"
-                )));
+                return Err(wrong(format!("the file of tensor {tensor} is not a text: {file}")));
             };
             if Path::new(file).file_name() != Some(file.as_ref()) {
                 return Err(wrong(format!(
@@ -299,39 +267,25 @@ impl Checkpoint {
                 )));
             }
             if !folder.join(file).exists() {
-                return Err(wrong(format!(
-                    "tensor {tensor} is said to be in {file}, which is not in this folder"
-                )));
+                return Err(wrong(format!("tensor {tensor} is said to be in {file}, which is not in this folder")));
             }
             files.push(file);
         }
         files.sort_unstable();
         files.dedup();
-        files
-            .into_iter()
-            .try_for_each(|file| self.add_file(folder.join(file)))?;
-        match map
-            .keys()
-            .find(|tensor| !self.tensors.contains_key(*tensor))
-        {
-            Some(tensor) => Err(wrong(format!(
-                "tensor {tensor} is in no file, although the index names {}",
-                map[tensor]
-            ))),
+        files.into_iter().try_for_each(|file| self.add_file(folder.join(file)))?;
+        match map.keys().find(|tensor| !self.tensors.contains_key(*tensor)) {
+            Some(tensor) => {
+                Err(wrong(format!("tensor {tensor} is in no file, although the index names {}", map[tensor])))
+            }
             None => Ok(()),
         }
     }
 
     fn add_file(&mut self, path: PathBuf) -> Result<(), WeightsError> {
-        let io = |source| WeightsError::Io {
-            path: path.display().to_string(),
-            action: "cannot read the weights",
-            source,
-        };
-        let damaged = |message: String| WeightsError::Damaged {
-            path: path.display().to_string(),
-            message,
-        };
+        let io =
+            |source| WeightsError::Io { path: path.display().to_string(), action: "cannot read the weights", source };
+        let damaged = |message: String| WeightsError::Damaged { path: path.display().to_string(), message };
         let file = File::open(&path).map_err(io)?;
         if file.metadata().map_err(io)?.len() < 8 {
             return Err(damaged("it is shorter than a header".into()));
@@ -339,8 +293,7 @@ impl Checkpoint {
         // SAFETY: the map is only ever read as bytes; that nobody truncates the file meanwhile is the
         // contract every reader of mapped weights relies on.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        let (header, metadata) =
-            SafeTensors::read_metadata(&map).map_err(|e| damaged(e.to_string()))?;
+        let (header, metadata) = SafeTensors::read_metadata(&map).map_err(|e| damaged(e.to_string()))?;
         let entries = entries(&metadata, 8 + header, self.files.len());
         for (name, entry) in entries {
             if self.tensors.contains_key(&name) {
@@ -357,15 +310,7 @@ impl Checkpoint {
 fn entries(metadata: &Metadata, data: usize, file: usize) -> Vec<(String, Entry)> {
     let entry = |(name, info): (String, &::safetensors::tensor::TensorInfo)| {
         let (from, to) = info.data_offsets;
-        (
-            name,
-            Entry {
-                file,
-                dtype: info.dtype,
-                shape: info.shape.clone(),
-                bytes: data + from..data + to,
-            },
-        )
+        (name, Entry { file, dtype: info.dtype, shape: info.shape.clone(), bytes: data + from..data + to })
     };
     metadata.tensors().into_iter().map(entry).collect()
 }
@@ -375,16 +320,8 @@ fn decode(dtype: Dtype, bytes: &[u8], out: &mut Vec<f64>) {
     let pairs = |b: &[u8]| u16::from_le_bytes(array(b));
     match dtype {
         Dtype::F64 => out.extend(bytes.chunks_exact(8).map(|b| f64::from_le_bytes(array(b)))),
-        Dtype::F32 => out.extend(
-            bytes
-                .chunks_exact(4)
-                .map(|b| f64::from(f32::from_le_bytes(array(b)))),
-        ),
-        Dtype::BF16 => out.extend(
-            bytes
-                .chunks_exact(2)
-                .map(|b| f64::from(f32::from_bits(u32::from(pairs(b)) << 16))),
-        ),
+        Dtype::F32 => out.extend(bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes(array(b))))),
+        Dtype::BF16 => out.extend(bytes.chunks_exact(2).map(|b| f64::from(f32::from_bits(u32::from(pairs(b)) << 16)))),
         _ => out.extend(bytes.chunks_exact(2).map(|b| half_to_f64(pairs(b)))),
     }
 }
@@ -473,28 +410,15 @@ pub fn write(path: &Path, tensors: &[Tensor]) -> Result<(), WeightsError> {
     for t in tensors {
         let wanted: usize = t.shape.iter().product();
         if t.values.len() != wanted {
-            return Err(unwritable(
-                t.name,
-                format!("{} values for shape {:?}", t.values.len(), t.shape),
-            ));
+            return Err(unwritable(t.name, format!("{} values for shape {:?}", t.values.len(), t.shape)));
         }
         if !names.insert(t.name) {
             return Err(unwritable(t.name, "the name comes twice".into()));
         }
     }
-    let io = |source| WeightsError::Io {
-        path: path.display().to_string(),
-        action: "cannot write the weights",
-        source,
-    };
-    let file_name = path
-        .file_name()
-        .ok_or_else(|| io(std::io::ErrorKind::InvalidInput.into()))?;
-    let beside = path.with_file_name(format!(
-        ".{}.{}.part",
-        file_name.to_string_lossy(),
-        std::process::id()
-    ));
+    let io = |source| WeightsError::Io { path: path.display().to_string(), action: "cannot write the weights", source };
+    let file_name = path.file_name().ok_or_else(|| io(std::io::ErrorKind::InvalidInput.into()))?;
+    let beside = path.with_file_name(format!(".{}.{}.part", file_name.to_string_lossy(), std::process::id()));
     let written = write_beside(&beside, tensors).and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
         // Best effort: the error that matters is the one returned.
@@ -520,18 +444,8 @@ mod tests {
     }
 
     fn write_one(path: &Path, name: &str, shape: &[usize]) {
-        let values: Vec<f32> = (0..shape.iter().product::<usize>())
-            .map(|i| i as f32 + 0.5)
-            .collect();
-        write(
-            path,
-            &[Tensor {
-                name,
-                shape,
-                values: Values::F32(&values),
-            }],
-        )
-        .unwrap();
+        let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| i as f32 + 0.5).collect();
+        write(path, &[Tensor { name, shape, values: Values::F32(&values) }]).unwrap();
     }
 
     fn error<T: std::fmt::Debug>(result: Result<T, WeightsError>) -> String {
@@ -543,41 +457,19 @@ mod tests {
         let dir = folder();
         let path = dir.path().join(SINGLE);
         let (a, b): (Vec<f32>, Vec<f64>) = ((0..12).map(|i| i as f32).collect(), vec![0.1, 0.2]);
-        let a = Tensor {
-            name: "a",
-            shape: &[3, 4],
-            values: Values::F32(&a),
-        };
-        let b = Tensor {
-            name: "b",
-            shape: &[2],
-            values: Values::F64(&b),
-        };
+        let a = Tensor { name: "a", shape: &[3, 4], values: Values::F32(&a) };
+        let b = Tensor { name: "b", shape: &[2], values: Values::F64(&b) };
         write(&path, &[a, b]).unwrap();
         let first = std::fs::read(&path).unwrap();
         write(&path, &[b, a]).unwrap();
-        assert_eq!(
-            first,
-            std::fs::read(&path).unwrap(),
-            "order must not matter"
-        );
-        assert_eq!(
-            std::fs::read_dir(dir.path()).unwrap().count(),
-            1,
-            "nothing is left beside"
-        );
+        assert_eq!(first, std::fs::read(&path).unwrap(), "order must not matter");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside");
 
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         assert_eq!(checkpoint.names().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(checkpoint.read("b", &[2]).unwrap(), [0.1, 0.2]);
-        assert_eq!(
-            checkpoint.read_box("a", &[3, 4], &[1, 1], &[2, 2]).unwrap(),
-            [5.0, 6.0, 9.0, 10.0]
-        );
-        assert_eq!(
-            checkpoint.checksum(),
-            Checkpoint::open(&path).unwrap().checksum()
-        );
+        assert_eq!(checkpoint.read_box("a", &[3, 4], &[1, 1], &[2, 2]).unwrap(), [5.0, 6.0, 9.0, 10.0]);
+        assert_eq!(checkpoint.checksum(), Checkpoint::open(&path).unwrap().checksum());
         assert_eq!(checkpoint.checksum().len(), 64);
     }
 
@@ -587,68 +479,45 @@ mod tests {
         write_one(&dir.path().join("model-1.safetensors"), "a", &[2]);
         write_one(&dir.path().join("model-2.safetensors"), "b", &[3]);
         let index = |map: &str| {
-            std::fs::write(
-                dir.path().join(INDEX),
-                format!("{{\"metadata\": {{}}, \"weight_map\": {map}}}"),
-            )
-            .unwrap()
+            std::fs::write(dir.path().join(INDEX), format!("{{\"metadata\": {{}}, \"weight_map\": {map}}}")).unwrap()
         };
         index(r#"{"a": "model-1.safetensors", "b": "model-2.safetensors"}"#);
-        assert_eq!(
-            Checkpoint::open(dir.path())
-                .unwrap()
-                .read("b", &[3])
-                .unwrap(),
-            [0.5, 1.5, 2.5]
-        );
+        assert_eq!(Checkpoint::open(dir.path()).unwrap().read("b", &[3]).unwrap(), [0.5, 1.5, 2.5]);
         index(r#"{"a": "model-1.safetensors", "c": "model-3.safetensors"}"#);
-        assert!(error(Checkpoint::open(dir.path())).ends_with(
-            "tensor c is said to be in model-3.safetensors, which is not in this folder"
-        ));
+        assert!(error(Checkpoint::open(dir.path()))
+            .ends_with("tensor c is said to be in model-3.safetensors, which is not in this folder"));
         index(r#"{"a": "model-1.safetensors", "c": "model-2.safetensors"}"#);
         assert!(error(Checkpoint::open(dir.path()))
             .contains("tensor c is in no file, although the index names \"model-2.safetensors\""));
         index(r#"{"a": "../model-1.safetensors"}"#);
         assert!(error(Checkpoint::open(dir.path())).contains("must be a plain name in this folder"));
         index("[]");
-        assert!(error(Checkpoint::open(dir.path()))
-            .contains("`weight_map` is missing or not an object"));
+        assert!(error(Checkpoint::open(dir.path())).contains("`weight_map` is missing or not an object"));
     }
 
     #[test]
     fn wrong_tensors_are_named() {
         let dir = folder();
         let path = dir.path().join(SINGLE);
-        assert!(error(Checkpoint::open(dir.path()))
-            .ends_with("neither model.safetensors nor model.safetensors.index.json"));
+        assert!(
+            error(Checkpoint::open(dir.path())).ends_with("neither model.safetensors nor model.safetensors.index.json")
+        );
         assert!(error(Checkpoint::open(&path)).contains("cannot read the weights"));
         write_one(&path, "model.layers.0.q_proj.weight", &[2, 2]);
         let checkpoint = Checkpoint::open(&path).unwrap();
         let missing = error(checkpoint.check("model.layers.0.q_prj.weight", &[2, 2]));
-        assert!(missing.ends_with("no tensor model.layers.0.q_prj.weight; the nearest of 1 is model.layers.0.q_proj.weight"), "{missing}");
+        assert!(
+            missing
+                .ends_with("no tensor model.layers.0.q_prj.weight; the nearest of 1 is model.layers.0.q_proj.weight"),
+            "{missing}"
+        );
         let shape = error(checkpoint.read("model.layers.0.q_proj.weight", &[4]));
-        assert!(
-            shape.contains("has shape [2, 2], but the model needs [4]"),
-            "{shape}"
-        );
-        let bad = Tensor {
-            name: "x",
-            shape: &[3],
-            values: Values::F32(&[1.0]),
-        };
-        assert!(
-            error(write(&path, &[bad])).ends_with("cannot write tensor x: 1 values for shape [3]")
-        );
-        let good = Tensor {
-            name: "x",
-            shape: &[1],
-            values: Values::F32(&[1.0]),
-        };
+        assert!(shape.contains("has shape [2, 2], but the model needs [4]"), "{shape}");
+        let bad = Tensor { name: "x", shape: &[3], values: Values::F32(&[1.0]) };
+        assert!(error(write(&path, &[bad])).ends_with("cannot write tensor x: 1 values for shape [3]"));
+        let good = Tensor { name: "x", shape: &[1], values: Values::F32(&[1.0]) };
         assert!(error(write(&path, &[good, good])).ends_with("the name comes twice"));
-        assert!(
-            error(write(&dir.path().join("no/such/x.safetensors"), &[good]))
-                .contains("cannot write the weights")
-        );
+        assert!(error(write(&dir.path().join("no/such/x.safetensors"), &[good])).contains("cannot write the weights"));
     }
 
     #[test]
@@ -656,36 +525,18 @@ mod tests {
         let dir = folder();
         let path = dir.path().join(SINGLE);
         let raw = |dtype: Dtype, bytes: &[u8]| {
-            let view = ::safetensors::tensor::TensorView::new(
-                dtype,
-                vec![bytes.len() * 8 / dtype.bitsize()],
-                bytes,
-            )
-            .unwrap();
+            let view =
+                ::safetensors::tensor::TensorView::new(dtype, vec![bytes.len() * 8 / dtype.bitsize()], bytes).unwrap();
             ::safetensors::serialize_to_file([("t", view)], None, &path).unwrap();
             Checkpoint::open(&path).unwrap()
         };
-        let halves: Vec<u8> = [0x3c00u16, 0xc000, 0x0001, 0x7c00, 0x3555]
-            .iter()
-            .flat_map(|b| b.to_le_bytes())
-            .collect();
+        let halves: Vec<u8> =
+            [0x3c00u16, 0xc000, 0x0001, 0x7c00, 0x3555].iter().flat_map(|b| b.to_le_bytes()).collect();
         let read = raw(Dtype::F16, &halves).read("t", &[5]).unwrap();
-        assert_eq!(
-            read,
-            [1.0, -2.0, 2f64.powi(-24), f64::INFINITY, 0.333251953125]
-        );
-        assert_eq!(
-            raw(Dtype::BF16, &[0x80, 0x3f, 0x20, 0xc0])
-                .read("t", &[2])
-                .unwrap(),
-            [1.0, -2.5]
-        );
+        assert_eq!(read, [1.0, -2.0, 2f64.powi(-24), f64::INFINITY, 0.333251953125]);
+        assert_eq!(raw(Dtype::BF16, &[0x80, 0x3f, 0x20, 0xc0]).read("t", &[2]).unwrap(), [1.0, -2.5]);
         let refused = error(raw(Dtype::I32, &[0; 8]).read("t", &[2]));
-        assert!(
-            refused
-                .ends_with("tensor t has dtype I32, but only F64, F32, F16 and BF16 can be read"),
-            "{refused}"
-        );
+        assert!(refused.ends_with("tensor t has dtype I32, but only F64, F32, F16 and BF16 can be read"), "{refused}");
     }
 
     #[test]
@@ -697,10 +548,7 @@ mod tests {
         for cut in [0, 5, 20, whole.len() - 1] {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let message = error(Checkpoint::open(&path));
-            assert!(
-                message.contains("the file is damaged or not safetensors"),
-                "cut at {cut}: {message}"
-            );
+            assert!(message.contains("the file is damaged or not safetensors"), "cut at {cut}: {message}");
         }
         for byte in 0..40 {
             let mut flipped = whole.clone();

@@ -72,9 +72,10 @@ impl Attrs {
     /// A size (an integer above zero).
     pub fn get_size(&self, name: &str) -> Result<usize, String> {
         let v = self.get_int(name)?;
-        usize::try_from(v).ok().filter(|v| *v > 0).ok_or_else(|| {
-            format!("attribute {name} is {v}; it must be at least 1")
-        })
+        usize::try_from(v)
+            .ok()
+            .filter(|v| *v > 0)
+            .ok_or_else(|| format!("attribute {name} is {v}; it must be at least 1"))
     }
 
     /// A real number; integers are accepted.
@@ -101,9 +102,10 @@ impl Attrs {
             Some(Attr::Ints(v)) => v
                 .iter()
                 .map(|x| {
-                    usize::try_from(*x).ok().filter(|x| *x > 0).ok_or_else(|| {
-                        format!("attribute {name} holds {x}; sizes must be at least 1")
-                    })
+                    usize::try_from(*x)
+                        .ok()
+                        .filter(|x| *x > 0)
+                        .ok_or_else(|| format!("attribute {name} holds {x}; sizes must be at least 1"))
                 })
                 .collect(),
             other => Err(mismatch(name, "a list of integers", other)),

@@ -56,13 +56,25 @@ impl<'f> Builder<'f> {
     }
 
     /// Applies an operation; `names` are those of its results (the last is repeated).
-    pub fn ops(&mut self, names: &[&str], op: &str, inputs: &[ValueId], attrs: Attrs) -> Result<Vec<ValueId>, BuildError> {
+    pub fn ops(
+        &mut self,
+        names: &[&str],
+        op: &str,
+        inputs: &[ValueId],
+        attrs: Attrs,
+    ) -> Result<Vec<ValueId>, BuildError> {
         let def = ops::find(op).ok_or_else(|| BuildError::UnknownOp(op.to_string()))?;
         let id = self.node(def, names, inputs, attrs)?;
         Ok(self.func.node(id).results.clone())
     }
 
-    fn node(&mut self, def: &'static OpDef, names: &[&str], inputs: &[ValueId], attrs: Attrs) -> Result<NodeId, BuildError> {
+    fn node(
+        &mut self,
+        def: &'static OpDef,
+        names: &[&str],
+        inputs: &[ValueId],
+        attrs: Attrs,
+    ) -> Result<NodeId, BuildError> {
         let types: Vec<Type> = inputs.iter().map(|v| self.func.ty(*v).global()).collect();
         let rule = ops::rule(def, &types.iter().collect::<Vec<_>>(), &attrs).map_err(|message| BuildError::Rule {
             op: def.name.to_string(),
@@ -102,12 +114,7 @@ impl<'f> Builder<'f> {
 
     /// Calls `callee`, whose result types are given.
     pub fn call(&mut self, callee: &Function, inputs: &[ValueId], names: &[String]) -> Vec<ValueId> {
-        let results = callee
-            .results
-            .iter()
-            .zip(names)
-            .map(|(r, n)| (n.clone(), callee.ty(*r).global()))
-            .collect();
+        let results = callee.results.iter().zip(names).map(|(r, n)| (n.clone(), callee.ty(*r).global())).collect();
         let node = Node {
             op: &ops::CALL,
             attrs: Attrs::new(),

@@ -218,10 +218,7 @@ impl Function {
         }
         // Counting from the number of values keeps long functions linear: the first try is free
         // unless a program already uses such a name.
-        (self.values.len()..)
-            .map(|i| format!("{base}.{i}"))
-            .find(|n| self.find(n).is_none())
-            .unwrap_or_default()
+        (self.values.len()..).map(|i| format!("{base}.{i}")).find(|n| self.find(n).is_none()).unwrap_or_default()
     }
 
     fn add_value(&mut self, name: &str, ty: Type, def: Def) -> ValueId {

@@ -17,7 +17,7 @@ pub use function::{
 };
 pub(crate) use op::dtype_attr;
 pub use op::{
-    AttrDef, AttrKind, DimMap, Factor, FactorId, FactorKind, GradArg, Gradient, GradientFn, Linearity, OpDef, Bits,
+    AttrDef, AttrKind, Bits, DimMap, Factor, FactorId, FactorKind, GradArg, Gradient, GradientFn, Linearity, OpDef,
     Rule, RuleFn, Scalar, ScalarBody, Semantics, Template,
 };
 pub use types::{Axis, BinaryMonoid, DType, Dim, Partial, Type};

@@ -251,8 +251,7 @@ pub enum GradArg {
 
 /// Emits the nodes that compute the cotangents of a node's operands. The builder's function holds
 /// the node; `cotangents` are those of its results (`None`: zero). Returns one entry per operand.
-pub type GradientFn =
-    fn(&mut Builder, NodeId, &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>, BuildError>;
+pub type GradientFn = fn(&mut Builder, NodeId, &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>, BuildError>;
 
 /// Scalar functions: the closed set that the interpreter, the CPU's vector machine and code
 /// generation execute.
@@ -305,8 +304,19 @@ impl Scalar {
     pub fn arity(self) -> usize {
         use Scalar::*;
         match self {
-            Neg | Exp | Log | Sqrt | Rsqrt | Reciprocal | Sin | Cos | Tanh | Sigmoid | Abs
-            | Affine { .. } | Identity => 1,
+            Neg
+            | Exp
+            | Log
+            | Sqrt
+            | Rsqrt
+            | Reciprocal
+            | Sin
+            | Cos
+            | Tanh
+            | Sigmoid
+            | Abs
+            | Affine { .. }
+            | Identity => 1,
             Add | Sub | Mul | Div | Max | Min | Pow | Less | Equal => 2,
             Select => 3,
         }

@@ -2,22 +2,11 @@
 //! of its operand and result say.
 
 use super::{arity, elementwise};
-use crate::core::{
-    AttrDef, AttrKind, Gradient, Linearity, OpDef, Rule, Scalar, ScalarBody, Semantics, Template,
-    Type,
-};
+use crate::core::{AttrDef, AttrKind, Gradient, Linearity, OpDef, Rule, Scalar, ScalarBody, Semantics, Template, Type};
 
 const ATTRS: &[AttrDef] = &[
-    AttrDef {
-        name: "axes",
-        kind: AttrKind::Str,
-        required: true,
-    },
-    AttrDef {
-        name: "control",
-        kind: AttrKind::Int,
-        required: false,
-    },
+    AttrDef { name: "axes", kind: AttrKind::Str, required: true },
+    AttrDef { name: "control", kind: AttrKind::Int, required: false },
 ];
 const WHY: Gradient = Gradient::None("collectives are inserted after differentiation");
 
@@ -44,10 +33,5 @@ collectives! {
 
 pub(super) fn rule(inputs: &[&Type]) -> Result<Rule, String> {
     arity(inputs, 1)?;
-    elementwise(
-        inputs,
-        inputs[0].global(),
-        ScalarBody::Map(Scalar::Identity),
-        Linearity::None,
-    )
+    elementwise(inputs, inputs[0].global(), ScalarBody::Map(Scalar::Identity), Linearity::None)
 }

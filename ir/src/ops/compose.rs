@@ -2,9 +2,7 @@
 //! what splitting each factor means.
 
 use super::{arity, Factors};
-use crate::core::{
-    Attrs, DType, Dim, Factor, FactorKind, Function, Linearity, Rule, Semantics, Type, ValueId,
-};
+use crate::core::{Attrs, DType, Dim, Factor, FactorKind, Function, Linearity, Rule, Semantics, Type, ValueId};
 use crate::text::{self, HeaderParam, TemplateEnv};
 use crate::Monoid;
 
@@ -17,34 +15,19 @@ pub fn body(source: &str, inputs: &[&Type], attrs: &Attrs) -> Result<Function, S
 }
 
 /// Binds the dimension names of a header to the operands' sizes.
-fn bind<'a>(
-    header: &[HeaderParam],
-    inputs: &[&Type],
-    attrs: &'a Attrs,
-) -> Result<TemplateEnv<'a>, String> {
-    let mut env = TemplateEnv {
-        dtype: template_dtype(header, inputs, attrs)?,
-        rest: Vec::new(),
-        dims: Vec::new(),
-        attrs,
-    };
+fn bind<'a>(header: &[HeaderParam], inputs: &[&Type], attrs: &'a Attrs) -> Result<TemplateEnv<'a>, String> {
+    let mut env =
+        TemplateEnv { dtype: template_dtype(header, inputs, attrs)?, rest: Vec::new(), dims: Vec::new(), attrs };
     let mut rest_known = false;
     for (param, ty) in header.iter().zip(inputs) {
         let want = DType::from_name(&param.dtype).unwrap_or(env.dtype);
         if ty.dtype != want {
-            return Err(format!(
-                "operand {} must be {want}, got {}",
-                param.name, ty.dtype
-            ));
+            return Err(format!("operand {} must be {want}, got {}", param.name, ty.dtype));
         }
         let fixed = param.dims.iter().filter(|d| *d != "..").count();
         let open = fixed < param.dims.len();
         if ty.dims.len() < fixed || (!open && ty.dims.len() != fixed) {
-            return Err(format!(
-                "operand {} must be [{}], got {ty}",
-                param.name,
-                param.dims.join(", ")
-            ));
+            return Err(format!("operand {} must be [{}], got {ty}", param.name, param.dims.join(", ")));
         }
         let mut dims = ty.dims.iter();
         for name in &param.dims {
@@ -56,44 +39,24 @@ fn bind<'a>(
             }
         }
     }
-    if let Some(d) = env
-        .rest
-        .iter()
-        .find(|d| env.dims.iter().any(|(n, _)| n == &d.name))
-    {
-        return Err(format!(
-            "dimension name {} stands for two different dimensions; rename one",
-            d.name
-        ));
+    if let Some(d) = env.rest.iter().find(|d| env.dims.iter().any(|(n, _)| n == &d.name)) {
+        return Err(format!("dimension name {} stands for two different dimensions; rename one", d.name));
     }
     Ok(env)
 }
 
-fn template_dtype(
-    header: &[HeaderParam],
-    inputs: &[&Type],
-    attrs: &Attrs,
-) -> Result<DType, String> {
+fn template_dtype(header: &[HeaderParam], inputs: &[&Type], attrs: &Attrs) -> Result<DType, String> {
     match header.iter().zip(inputs).find(|(p, _)| p.dtype == "T") {
         Some((_, ty)) if ty.dtype.is_float() => Ok(ty.dtype),
-        Some((p, ty)) => Err(format!(
-            "operand {} must be a float tensor, got {ty}",
-            p.name
-        )),
+        Some((p, ty)) => Err(format!("operand {} must be a float tensor, got {ty}", p.name)),
         None => crate::core::dtype_attr(attrs),
     }
 }
 
-fn bind_rest(
-    rest: &mut Vec<Dim>,
-    known: &mut bool,
-    dims: Vec<Dim>,
-    operand: &str,
-) -> Result<(), String> {
+fn bind_rest(rest: &mut Vec<Dim>, known: &mut bool, dims: Vec<Dim>, operand: &str) -> Result<(), String> {
     let dims: Vec<Dim> = dims.into_iter().map(|d| Dim::new(d.name, d.size)).collect();
     if *known {
-        let same =
-            rest.len() == dims.len() && rest.iter().zip(&dims).all(|(a, b)| a.size == b.size);
+        let same = rest.len() == dims.len() && rest.iter().zip(&dims).all(|(a, b)| a.size == b.size);
         return if same {
             Ok(())
         } else {
@@ -105,16 +68,9 @@ fn bind_rest(
     Ok(())
 }
 
-fn bind_dim(
-    dims: &mut Vec<(String, usize)>,
-    name: &str,
-    size: usize,
-    operand: &str,
-) -> Result<(), String> {
+fn bind_dim(dims: &mut Vec<(String, usize)>, name: &str, size: usize, operand: &str) -> Result<(), String> {
     match dims.iter().find(|(n, _)| n == name) {
-        Some((_, s)) if *s != size => Err(format!(
-            "factor {name} is {s}, but operand {operand} gives it {size}"
-        )),
+        Some((_, s)) if *s != size => Err(format!("factor {name} is {s}, but operand {operand} gives it {size}")),
         Some(_) => Ok(()),
         None => {
             dims.push((name.to_string(), size));
@@ -127,16 +83,8 @@ fn bind_dim(
 pub fn rule(source: &str, inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     let body = body(source, inputs, attrs)?;
     let mut factors = Factors::default();
-    let operands = body
-        .params
-        .iter()
-        .map(|p| factors.map(body.ty(p.value)))
-        .collect::<Result<Vec<_>, _>>()?;
-    let results = body
-        .results
-        .iter()
-        .map(|r| factors.map(body.ty(*r)))
-        .collect::<Result<Vec<_>, _>>()?;
+    let operands = body.params.iter().map(|p| factors.map(body.ty(p.value))).collect::<Result<Vec<_>, _>>()?;
+    let results = body.results.iter().map(|r| factors.map(body.ty(*r))).collect::<Result<Vec<_>, _>>()?;
     let rules = node_rules(&body)?;
     let kinds = classify_all(&body, &rules, &factors.0);
     for (f, kind) in factors.0.iter_mut().zip(kinds) {
@@ -177,9 +125,7 @@ fn node_rules(body: &Function) -> Result<Vec<Rule>, String> {
             let node = body.node(n);
             let types = body.input_types(n);
             match node.op.semantics {
-                Semantics::Call | Semantics::Collective => {
-                    Err(format!("{} inside a composite", node.op.name))
-                }
+                Semantics::Call | Semantics::Collective => Err(format!("{} inside a composite", node.op.name)),
                 _ => super::rule(node.op, &types, &node.attrs),
             }
         })
@@ -187,10 +133,7 @@ fn node_rules(body: &Function) -> Result<Vec<Rule>, String> {
 }
 
 fn classify_all(body: &Function, rules: &[Rule], factors: &[Factor]) -> Vec<FactorKind> {
-    factors
-        .iter()
-        .map(|f| classify(body, rules, &f.name))
-        .collect()
+    factors.iter().map(|f| classify(body, rules, &f.name)).collect()
 }
 
 /// State of a value of the body when one axis splits the factor.
@@ -248,9 +191,7 @@ fn step(rule: &Rule, factor: &str, inputs: &[State]) -> Result<Vec<State>, Facto
         Some(kind) => return Err(kind),
         None => None,
     };
-    let partial: Vec<usize> = (0..inputs.len())
-        .filter(|i| matches!(inputs[*i], State::Partial(_)))
-        .collect();
+    let partial: Vec<usize> = (0..inputs.len()).filter(|i| matches!(inputs[*i], State::Partial(_))).collect();
     let passes = match rule.linear {
         _ if partial.is_empty() => true,
         Linearity::None => false,
@@ -259,10 +200,7 @@ fn step(rule: &Rule, factor: &str, inputs: &[State]) -> Result<Vec<State>, Facto
         Linearity::First => partial == [0],
     };
     let carried = partial.first().map(|i| inputs[*i]);
-    if !passes
-        || (carried.is_some() && own.is_some())
-        || matches!(carried, Some(State::Partial(Monoid::Max)))
-    {
+    if !passes || (carried.is_some() && own.is_some()) || matches!(carried, Some(State::Partial(Monoid::Max))) {
         return Err(FactorKind::Inner);
     }
     // A factor that only operands carry under this name must really be split there.

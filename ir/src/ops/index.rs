@@ -2,8 +2,8 @@
 
 use super::{arity, Factors};
 use crate::core::{
-    AttrDef, AttrKind, Attrs, BuildError, Builder, DType, Dim, DimMap, Gradient, Linearity, NodeId,
-    OpDef, Rule, ScalarBody, Semantics, Template, Type, ValueId,
+    AttrDef, AttrKind, Attrs, BuildError, Builder, DType, Dim, DimMap, Gradient, Linearity, NodeId, OpDef, Rule,
+    ScalarBody, Semantics, Template, Type, ValueId,
 };
 use crate::Monoid;
 
@@ -40,35 +40,17 @@ fn gather(inputs: &[&Type], _: &Attrs) -> Result<Rule, String> {
     arity(inputs, 2)?;
     ids(inputs[1])?;
     let [v, d] = &inputs[0].dims[..] else {
-        return Err(format!(
-            "the table must have two dimensions, got {}",
-            inputs[0]
-        ));
+        return Err(format!("the table must have two dimensions, got {}", inputs[0]));
     };
     let mut factors = Factors::default();
     let rows = factors.map(inputs[1])?;
-    if let Some(clash) = inputs[1]
-        .dims
-        .iter()
-        .find(|i| i.name == v.name || i.name == d.name)
-    {
-        return Err(format!(
-            "dimension {} is in the table and in the indices",
-            clash.name
-        ));
+    if let Some(clash) = inputs[1].dims.iter().find(|i| i.name == v.name || i.name == d.name) {
+        return Err(format!("dimension {} is in the table and in the indices", clash.name));
     }
-    let table = vec![
-        DimMap::factor(factors.get(&v.name, v.size)?),
-        DimMap::factor(factors.get(&d.name, d.size)?),
-    ];
+    let table = vec![DimMap::factor(factors.get(&v.name, v.size)?), DimMap::factor(factors.get(&d.name, d.size)?)];
     let result = Type {
         dtype: inputs[0].dtype,
-        dims: inputs[1]
-            .dims
-            .iter()
-            .chain([d])
-            .map(|d| Dim::new(d.name.clone(), d.size))
-            .collect(),
+        dims: inputs[1].dims.iter().chain([d]).map(|d| Dim::new(d.name.clone(), d.size)).collect(),
         partial: None,
     };
     Ok(Rule {
@@ -92,31 +74,16 @@ fn gather_gradient(
     let n = b.func.node(node);
     let (table, ids) = (n.inputs[0], n.inputs[1]);
     let v = &b.ty(table).dims[0];
-    let attrs = Attrs::new()
-        .int("rows", v.size as i64)
-        .text("dim", v.name.clone());
-    Ok(vec![
-        Some(b.op("d", "scatter_add", &[dy, ids], attrs)?),
-        None,
-    ])
+    let attrs = Attrs::new().int("rows", v.size as i64).text("dim", v.name.clone());
+    Ok(vec![Some(b.op("d", "scatter_add", &[dy, ids], attrs)?), None])
 }
 
 fn scatter(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     arity(inputs, 2)?;
     ids(inputs[1])?;
-    let (d, lead) = inputs[0]
-        .dims
-        .split_last()
-        .ok_or("rows must have at least one dimension")?;
-    if lead
-        .iter()
-        .map(|x| x.size)
-        .ne(inputs[1].dims.iter().map(|x| x.size))
-    {
-        return Err(format!(
-            "rows {} and indices {} do not match",
-            inputs[0], inputs[1]
-        ));
+    let (d, lead) = inputs[0].dims.split_last().ok_or("rows must have at least one dimension")?;
+    if lead.iter().map(|x| x.size).ne(inputs[1].dims.iter().map(|x| x.size)) {
+        return Err(format!("rows {} and indices {} do not match", inputs[0], inputs[1]));
     }
     let name = match attrs.get("dim") {
         Some(_) => attrs.get_text("dim")?,
@@ -130,10 +97,7 @@ fn scatter(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     }
     let mut factors = Factors::default();
     let rows = factors.map(inputs[0])?;
-    let result = Type::new(
-        inputs[0].dtype,
-        &[(name, attrs.get_size("rows")?), (&d.name, d.size)],
-    );
+    let result = Type::new(inputs[0].dtype, &[(name, attrs.get_size("rows")?), (&d.name, d.size)]);
     let table = factors.map(&result)?;
     Ok(Rule {
         operands: vec![rows.clone(), rows[..lead.len()].to_vec()],

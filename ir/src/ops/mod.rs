@@ -74,14 +74,9 @@ pub fn rule(def: &'static OpDef, inputs: &[&Type], attrs: &Attrs) -> Result<Rule
         Semantics::Collective => collective::rule(inputs),
         Semantics::Call => Err("a call takes its types from its function".to_string()),
     }?;
-    let twice = rule
-        .result_types
-        .iter()
-        .find_map(|t| repeated(t.dims.iter().map(|d| d.name.as_str())));
+    let twice = rule.result_types.iter().find_map(|t| repeated(t.dims.iter().map(|d| d.name.as_str())));
     match twice {
-        Some(name) => Err(format!(
-            "dimension {name} would be twice in the result; rename one of them"
-        )),
+        Some(name) => Err(format!("dimension {name} would be twice in the result; rename one of them")),
         None => Ok(rule),
     }
 }
@@ -103,11 +98,7 @@ fn arity(inputs: &[&Type], want: usize) -> Result<(), String> {
     if inputs.len() == want {
         return Ok(());
     }
-    Err(format!(
-        "takes {want} operand{}, got {}",
-        if want == 1 { "" } else { "s" },
-        inputs.len()
-    ))
+    Err(format!("takes {want} operand{}, got {}", if want == 1 { "" } else { "s" }, inputs.len()))
 }
 
 /// Collects factors by name while maps are built.
@@ -119,43 +110,25 @@ impl Factors {
     fn get(&mut self, name: &str, size: usize) -> Result<usize, String> {
         if let Some(i) = self.0.iter().position(|f| f.name == name) {
             if self.0[i].size != size {
-                return Err(format!(
-                    "factor {name} is {} in one place and {size} in another",
-                    self.0[i].size
-                ));
+                return Err(format!("factor {name} is {} in one place and {size} in another", self.0[i].size));
             }
             return Ok(i);
         }
-        self.0.push(Factor {
-            name: name.to_string(),
-            size,
-            kind: FactorKind::Free(Monoid::Sum),
-        });
+        self.0.push(Factor { name: name.to_string(), size, kind: FactorKind::Free(Monoid::Sum) });
         Ok(self.0.len() - 1)
     }
 
     /// Maps the dimensions of a type, each by one factor named like the dimension.
     fn map(&mut self, ty: &Type) -> Result<Vec<DimMap>, String> {
-        ty.dims
-            .iter()
-            .map(|d| Ok(DimMap::factor(self.get(&d.name, d.size)?)))
-            .collect()
+        ty.dims.iter().map(|d| Ok(DimMap::factor(self.get(&d.name, d.size)?))).collect()
     }
 
     /// Maps the dimensions of a type by factors with these names.
     fn map_as(&mut self, ty: &Type, names: &[String]) -> Result<Vec<DimMap>, String> {
         if names.len() != ty.dims.len() {
-            return Err(format!(
-                "{ty} has {} dimensions, the spec names {}",
-                ty.dims.len(),
-                names.len()
-            ));
+            return Err(format!("{ty} has {} dimensions, the spec names {}", ty.dims.len(), names.len()));
         }
-        names
-            .iter()
-            .zip(&ty.dims)
-            .map(|(n, d)| Ok(DimMap::factor(self.get(n, d.size)?)))
-            .collect()
+        names.iter().zip(&ty.dims).map(|(n, d)| Ok(DimMap::factor(self.get(n, d.size)?))).collect()
     }
 
     fn with_monoid(mut self, monoid: Monoid) -> Vec<Factor> {

@@ -2,8 +2,8 @@
 
 use super::{arity, elementwise};
 use crate::core::{
-    AttrDef, AttrKind, Attrs, Bits, BuildError, Builder, Gradient, Linearity, NodeId, OpDef, Rule,
-    Scalar, ScalarBody, Semantics, Template, Type, ValueId,
+    AttrDef, AttrKind, Attrs, Bits, BuildError, Builder, Gradient, Linearity, NodeId, OpDef, Rule, Scalar, ScalarBody,
+    Semantics, Template, Type, ValueId,
 };
 
 /// Declares one row: name, scalar, doc, linearity.
@@ -86,37 +86,18 @@ fn same_dtype(inputs: &[&Type]) -> Result<(), String> {
 fn affine(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     arity(inputs, 1)?;
     let (mul, add) = (attrs.get_float("mul")?, attrs.get_float("add")?);
-    let linear = if add == 0.0 {
-        Linearity::Joint
-    } else {
-        Linearity::None
-    };
-    let scalar = Scalar::Affine {
-        mul: Bits::new(mul),
-        add: Bits::new(add),
-    };
+    let linear = if add == 0.0 { Linearity::Joint } else { Linearity::None };
+    let scalar = Scalar::Affine { mul: Bits::new(mul), add: Bits::new(add) };
     elementwise(inputs, inputs[0].global(), ScalarBody::Map(scalar), linear)
 }
 
 fn cast(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     arity(inputs, 1)?;
-    let result = Type {
-        dtype: crate::core::dtype_attr(attrs)?,
-        ..inputs[0].global()
-    };
-    elementwise(
-        inputs,
-        result,
-        ScalarBody::Map(Scalar::Identity),
-        Linearity::None,
-    )
+    let result = Type { dtype: crate::core::dtype_attr(attrs)?, ..inputs[0].global() };
+    elementwise(inputs, result, ScalarBody::Map(Scalar::Identity), Linearity::None)
 }
 
-fn cast_gradient(
-    b: &mut Builder,
-    node: NodeId,
-    cots: &[Option<ValueId>],
-) -> Result<Vec<Option<ValueId>>, BuildError> {
+fn cast_gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>, BuildError> {
     let Some(dy) = cots[0] else {
         return Ok(vec![None]);
     };
@@ -124,20 +105,11 @@ fn cast_gradient(
     if !dtype.is_float() {
         return Ok(vec![None]);
     }
-    Ok(vec![Some(b.op(
-        "d",
-        "cast",
-        &[dy],
-        Attrs::new().text("dtype", dtype.name()),
-    )?)])
+    Ok(vec![Some(b.op("d", "cast", &[dy], Attrs::new().text("dtype", dtype.name()))?)])
 }
 
 /// The scalar derivatives: the one place where they are written.
-fn gradient(
-    b: &mut Builder,
-    node: NodeId,
-    cots: &[Option<ValueId>],
-) -> Result<Vec<Option<ValueId>>, BuildError> {
+fn gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>, BuildError> {
     let (x, y, op) = {
         let n = b.func.node(node);
         (n.inputs.clone(), n.results[0], n.op)
@@ -147,8 +119,7 @@ fn gradient(
     };
     let types: Vec<Type> = x.iter().map(|v| b.ty(*v).global()).collect();
     let attrs = b.func.node(node).attrs.clone();
-    let rule = super::rule(op, &types.iter().collect::<Vec<_>>(), &attrs)
-        .map_err(BuildError::UnknownOp)?;
+    let rule = super::rule(op, &types.iter().collect::<Vec<_>>(), &attrs).map_err(BuildError::UnknownOp)?;
     let Some(ScalarBody::Map(scalar)) = rule.body else {
         return Ok(vec![None; x.len()]);
     };
@@ -199,21 +170,14 @@ fn gradient(
         }
         Add => vec![Some(d), Some(d)],
         Sub => vec![Some(d), Some(b.map("neg", &[d])?)],
-        Mul => vec![
-            Some(b.map("mul", &[d, x[1]])?),
-            Some(b.map("mul", &[d, x[0]])?),
-        ],
+        Mul => vec![Some(b.map("mul", &[d, x[1]])?), Some(b.map("mul", &[d, x[0]])?)],
         Div => {
             let dx = b.map("div", &[d, x[1]])?;
             let k = b.map("mul", &[dx, y])?;
             vec![Some(dx), Some(b.map("neg", &[k])?)]
         }
         Max | Min => {
-            let (lo, hi) = if scalar == Max {
-                (x[1], x[0])
-            } else {
-                (x[0], x[1])
-            };
+            let (lo, hi) = if scalar == Max { (x[1], x[0]) } else { (x[0], x[1]) };
             let first = b.map("less", &[lo, hi])?;
             let zero = b.affine(d, 0.0, 0.0)?;
             let dx = b.map("select", &[first, d, zero])?;

@@ -2,16 +2,12 @@
 
 use super::{arity, spec, Factors};
 use crate::core::{
-    AttrDef, AttrKind, Attrs, BuildError, Builder, Gradient, Linearity, NodeId, OpDef, Rule,
-    Scalar, ScalarBody, Semantics, Template, Type, ValueId,
+    AttrDef, AttrKind, Attrs, BuildError, Builder, Gradient, Linearity, NodeId, OpDef, Rule, Scalar, ScalarBody,
+    Semantics, Template, Type, ValueId,
 };
 use crate::Monoid;
 
-const SPEC: &[AttrDef] = &[AttrDef {
-    name: "spec",
-    kind: AttrKind::Str,
-    required: true,
-}];
+const SPEC: &[AttrDef] = &[AttrDef { name: "spec", kind: AttrKind::Str, required: true }];
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -48,13 +44,7 @@ fn rule(inputs: &[&Type], attrs: &Attrs, monoid: Monoid) -> Result<Rule, String>
     let sizes: Vec<(&str, usize)> = spec
         .result
         .iter()
-        .filter_map(|n| {
-            factors
-                .0
-                .iter()
-                .find(|f| &f.name == n)
-                .map(|f| (n.as_str(), f.size))
-        })
+        .filter_map(|n| factors.0.iter().find(|f| &f.name == n).map(|f| (n.as_str(), f.size)))
         .collect();
     let result = Type::new(inputs[0].dtype, &sizes);
     Ok(Rule {
@@ -63,21 +53,14 @@ fn rule(inputs: &[&Type], attrs: &Attrs, monoid: Monoid) -> Result<Rule, String>
         result_types: vec![result],
         factors: factors.with_monoid(monoid),
         body: Some(ScalarBody::Map(Scalar::Identity)),
-        linear: if monoid == Monoid::Sum {
-            Linearity::Joint
-        } else {
-            Linearity::None
-        },
+        linear: if monoid == Monoid::Sum { Linearity::Joint } else { Linearity::None },
     })
 }
 
 /// Broadcasts a cotangent of the reduced value back over the dropped dimensions.
 fn spread(b: &mut Builder, node: NodeId, v: ValueId) -> Result<ValueId, BuildError> {
     let n = b.func.node(node);
-    let (x, text) = (
-        n.inputs[0],
-        n.attrs.get_text("spec").unwrap_or_default().to_string(),
-    );
+    let (x, text) = (n.inputs[0], n.attrs.get_text("spec").unwrap_or_default().to_string());
     let spec = spec::parse(&text).map_err(BuildError::UnknownOp)?;
     let sizes: Vec<usize> = spec.operands[0]
         .iter()
@@ -86,19 +69,10 @@ fn spread(b: &mut Builder, node: NodeId, v: ValueId) -> Result<ValueId, BuildErr
         .map(|(_, s)| s)
         .collect();
     let text = spec::print(&[spec.result], &spec.operands[0]);
-    b.op(
-        "d",
-        "broadcast",
-        &[v],
-        Attrs::new().text("spec", text).ints("sizes", sizes),
-    )
+    b.op("d", "broadcast", &[v], Attrs::new().text("spec", text).ints("sizes", sizes))
 }
 
-fn sum_gradient(
-    b: &mut Builder,
-    node: NodeId,
-    cots: &[Option<ValueId>],
-) -> Result<Vec<Option<ValueId>>, BuildError> {
+fn sum_gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>, BuildError> {
     let Some(dy) = cots[0] else {
         return Ok(vec![None]);
     };
@@ -106,22 +80,12 @@ fn sum_gradient(
 }
 
 /// The cotangent goes to the entry that equals the maximum, in equal parts where several do.
-fn max_gradient(
-    b: &mut Builder,
-    node: NodeId,
-    cots: &[Option<ValueId>],
-) -> Result<Vec<Option<ValueId>>, BuildError> {
+fn max_gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>, BuildError> {
     let Some(dy) = cots[0] else {
         return Ok(vec![None]);
     };
     let (x, y) = (b.func.node(node).inputs[0], b.func.node(node).results[0]);
-    let spec = b
-        .func
-        .node(node)
-        .attrs
-        .get_text("spec")
-        .unwrap_or_default()
-        .to_string();
+    let spec = b.func.node(node).attrs.get_text("spec").unwrap_or_default().to_string();
     let top = spread(b, node, y)?;
     let hit = b.map("equal", &[x, top])?;
     let count = b.reduce(Monoid::Sum, hit, &spec)?;

@@ -2,21 +2,13 @@
 
 use super::{arity, repeated, spec, Factors};
 use crate::core::{
-    AttrDef, AttrKind, Attrs, BuildError, Builder, Dim, DimMap, FactorKind, Gradient, Linearity,
-    NodeId, OpDef, Rule, Scalar, ScalarBody, Semantics, Template, Type, ValueId,
+    AttrDef, AttrKind, Attrs, BuildError, Builder, Dim, DimMap, FactorKind, Gradient, Linearity, NodeId, OpDef, Rule,
+    Scalar, ScalarBody, Semantics, Template, Type, ValueId,
 };
 use crate::Monoid;
 
-const SPEC: AttrDef = AttrDef {
-    name: "spec",
-    kind: AttrKind::Str,
-    required: true,
-};
-const SIZES: AttrDef = AttrDef {
-    name: "sizes",
-    kind: AttrKind::Ints,
-    required: false,
-};
+const SPEC: AttrDef = AttrDef { name: "spec", kind: AttrKind::Str, required: true };
+const SIZES: AttrDef = AttrDef { name: "sizes", kind: AttrKind::Ints, required: false };
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -49,9 +41,7 @@ pub(super) const OPS: &[OpDef] = &[
 fn broadcast(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     arity(inputs, 1)?;
     let text = attrs.get_text("spec")?;
-    let (left, right) = text
-        .split_once("->")
-        .ok_or_else(|| format!("spec {text:?} has no \"->\""))?;
+    let (left, right) = text.split_once("->").ok_or_else(|| format!("spec {text:?} has no \"->\""))?;
     let names = |s: &str| s.split_whitespace().map(str::to_string).collect::<Vec<_>>();
     let (left, right) = (names(left), names(right));
     if let Some(n) = repeated(left.iter().map(String::as_str)) {
@@ -64,27 +54,17 @@ fn broadcast(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     for n in &right {
         let size = match factors.0.iter().find(|f| &f.name == n) {
             Some(f) => f.size,
-            None => new.next().ok_or_else(|| {
-                format!("spec {text:?}: sizes has no entry for new dimension {n}")
-            })?,
+            None => new.next().ok_or_else(|| format!("spec {text:?}: sizes has no entry for new dimension {n}"))?,
         };
         dims.push(Dim::new(n.clone(), size));
     }
     if let Some(extra) = new.next() {
-        return Err(format!(
-            "spec {text:?}: size {extra} is for no new dimension"
-        ));
+        return Err(format!("spec {text:?}: size {extra} is for no new dimension"));
     }
     if let Some(n) = left.iter().find(|n| !right.contains(n)) {
-        return Err(format!(
-            "spec {text:?} drops {n}; reduce_sum drops dimensions"
-        ));
+        return Err(format!("spec {text:?} drops {n}; reduce_sum drops dimensions"));
     }
-    let result = Type {
-        dtype: inputs[0].dtype,
-        dims,
-        partial: None,
-    };
+    let result = Type { dtype: inputs[0].dtype, dims, partial: None };
     Ok(Rule {
         operands: vec![operand],
         results: vec![factors.map(&result)?],
@@ -119,19 +99,9 @@ fn transpose(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     let dims = spec
         .result
         .iter()
-        .filter_map(|n| {
-            factors
-                .0
-                .iter()
-                .find(|f| &f.name == n)
-                .map(|f| Dim::new(n.clone(), f.size))
-        })
+        .filter_map(|n| factors.0.iter().find(|f| &f.name == n).map(|f| Dim::new(n.clone(), f.size)))
         .collect();
-    let result = Type {
-        dtype: inputs[0].dtype,
-        dims,
-        partial: None,
-    };
+    let result = Type { dtype: inputs[0].dtype, dims, partial: None };
     Ok(Rule {
         operands: vec![operand],
         results: vec![factors.map(&result)?],
@@ -151,12 +121,7 @@ fn transpose_gradient(
         return Ok(vec![None]);
     };
     let swapped = swap(b.func.node(node).attrs.get_text("spec").unwrap_or_default());
-    Ok(vec![Some(b.op(
-        "d",
-        "transpose",
-        &[dy],
-        Attrs::new().text("spec", swapped),
-    )?)])
+    Ok(vec![Some(b.op("d", "transpose", &[dy], Attrs::new().text("spec", swapped))?)])
 }
 
 /// Both sides of a spec exchanged.
@@ -170,23 +135,14 @@ fn swap(text: &str) -> String {
 fn reshape(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     arity(inputs, 1)?;
     let text = attrs.get_text("spec")?;
-    let (left, right) = text
-        .split_once("->")
-        .ok_or_else(|| format!("spec {text:?} has no \"->\""))?;
+    let (left, right) = text.split_once("->").ok_or_else(|| format!("spec {text:?} has no \"->\""))?;
     let (left, right) = (spec::groups(left)?, spec::groups(right)?);
     if left.len() != inputs[0].dims.len() {
-        return Err(format!(
-            "{} has {} dimensions, the spec names {}",
-            inputs[0],
-            inputs[0].dims.len(),
-            left.len()
-        ));
+        return Err(format!("{} has {} dimensions, the spec names {}", inputs[0], inputs[0].dims.len(), left.len()));
     }
     let flat = |side: &[Vec<String>]| side.iter().flatten().cloned().collect::<Vec<_>>();
     if flat(&left) != flat(&right) {
-        return Err(format!(
-            "spec {text:?}: both sides must name the same factors in the same order"
-        ));
+        return Err(format!("spec {text:?}: both sides must name the same factors in the same order"));
     }
     if let Some(n) = repeated(left.iter().flatten().map(String::as_str)) {
         return Err(format!("spec {text:?} names {n} twice in one tensor"));
@@ -200,9 +156,7 @@ fn reshape(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
             let size = if group.len() == 1 {
                 dim.size
             } else {
-                sizes
-                    .next()
-                    .ok_or_else(|| format!("spec {text:?}: sizes has no entry for {n}"))?
+                sizes.next().ok_or_else(|| format!("spec {text:?}: sizes has no entry for {n}"))?
             };
             factors.get(n, size)?;
             product = product.saturating_mul(size);
@@ -221,12 +175,7 @@ fn reshape(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     let dims = right
         .iter()
         .zip(&results)
-        .map(|(g, m)| {
-            Dim::new(
-                g.concat(),
-                m.factors.iter().map(|f| factors.0[*f].size).product(),
-            )
-        })
+        .map(|(g, m)| Dim::new(g.concat(), m.factors.iter().map(|f| factors.0[*f].size).product()))
         .collect();
     // Only the major factor of a group keeps a shard contiguous.
     let mut list = factors.with_monoid(Monoid::Sum);
@@ -239,21 +188,14 @@ fn reshape(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
         factors: list,
         operands: vec![operand],
         results: vec![results],
-        result_types: vec![Type {
-            dtype: inputs[0].dtype,
-            dims,
-            partial: None,
-        }],
+        result_types: vec![Type { dtype: inputs[0].dtype, dims, partial: None }],
         body: Some(ScalarBody::Map(Scalar::Identity)),
         linear: Linearity::Joint,
     })
 }
 
 fn group_map(group: &[String], factors: &Factors) -> DimMap {
-    let factors = group
-        .iter()
-        .filter_map(|n| factors.0.iter().position(|f| &f.name == n))
-        .collect();
+    let factors = group.iter().filter_map(|n| factors.0.iter().position(|f| &f.name == n)).collect();
     DimMap { factors, offset: 0 }
 }
 
@@ -275,20 +217,9 @@ fn reshape_gradient(
     let sizes = rule.results[0]
         .iter()
         .filter(|m| m.factors.len() > 1)
-        .flat_map(|m| {
-            m.factors
-                .iter()
-                .map(|f| rule.factors[*f].size)
-                .collect::<Vec<_>>()
-        });
+        .flat_map(|m| m.factors.iter().map(|f| rule.factors[*f].size).collect::<Vec<_>>());
     let swapped = swap(attrs.get_text("spec").unwrap_or_default());
-    let dx = b.op(
-        "d",
-        "reshape",
-        &[dy],
-        Attrs::new()
-            .text("spec", swapped)
-            .ints("sizes", sizes.collect::<Vec<_>>()),
-    )?;
+    let dx =
+        b.op("d", "reshape", &[dy], Attrs::new().text("spec", swapped).ints("sizes", sizes.collect::<Vec<_>>()))?;
     Ok(vec![Some(dx)])
 }

@@ -2,16 +2,11 @@
 
 use super::{arity, Factors};
 use crate::core::{
-    dtype_attr, AttrDef, AttrKind, Attrs, Dim, Gradient, Linearity, OpDef, Rule, ScalarBody,
-    Semantics, Template, Type,
+    dtype_attr, AttrDef, AttrKind, Attrs, Dim, Gradient, Linearity, OpDef, Rule, ScalarBody, Semantics, Template, Type,
 };
 use crate::Monoid;
 
-const DTYPE: AttrDef = AttrDef {
-    name: "dtype",
-    kind: AttrKind::Str,
-    required: true,
-};
+const DTYPE: AttrDef = AttrDef { name: "dtype", kind: AttrKind::Str, required: true };
 const NONE: Gradient = Gradient::None("it has no operands");
 
 pub(super) const OPS: &[OpDef] = &[
@@ -57,11 +52,7 @@ pub(super) const OPS: &[OpDef] = &[
 ];
 
 fn source(dims: Vec<Dim>, attrs: &Attrs, body: ScalarBody) -> Result<Rule, String> {
-    let result = Type {
-        dtype: dtype_attr(attrs)?,
-        dims,
-        partial: None,
-    };
+    let result = Type { dtype: dtype_attr(attrs)?, dims, partial: None };
     let mut factors = Factors::default();
     Ok(Rule {
         operands: Vec::new(),
@@ -75,11 +66,7 @@ fn source(dims: Vec<Dim>, attrs: &Attrs, body: ScalarBody) -> Result<Rule, Strin
 
 fn iota(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     arity(inputs, 0)?;
-    source(
-        vec![Dim::new(attrs.get_text("dim")?, attrs.get_size("size")?)],
-        attrs,
-        ScalarBody::Iota,
-    )
+    source(vec![Dim::new(attrs.get_text("dim")?, attrs.get_size("size")?)], attrs, ScalarBody::Iota)
 }
 
 fn constant(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
@@ -100,14 +87,9 @@ fn random(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     if names.len() != sizes.len() {
         return Err(format!("{} dims and {} sizes", names.len(), sizes.len()));
     }
-    let dims = names
-        .iter()
-        .zip(&sizes)
-        .map(|(n, s)| Dim::new(*n, *s))
-        .collect();
+    let dims = names.iter().zip(&sizes).map(|(n, s)| Dim::new(*n, *s)).collect();
     let seed = attrs.get_int("seed")? as u64;
-    let key =
-        mix(fnv1a64(attrs.get_text("name")?.as_bytes()).wrapping_add(seed.wrapping_mul(GOLDEN)));
+    let key = mix(fnv1a64(attrs.get_text("name")?.as_bytes()).wrapping_add(seed.wrapping_mul(GOLDEN)));
     source(dims, attrs, ScalarBody::Random(key))
 }
 
@@ -116,9 +98,7 @@ pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// FNV-1a hash, 64 bits.
 pub fn fnv1a64(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |h, b| {
-        (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01B3)
-    })
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01B3))
 }
 
 /// Finaliser of SplitMix64.

@@ -2,16 +2,12 @@
 
 use super::{arity, Factors};
 use crate::core::{
-    AttrDef, AttrKind, Attrs, BuildError, Builder, DimMap, FactorKind, Gradient, Linearity, NodeId,
-    OpDef, Rule, Scalar, ScalarBody, Semantics, Template, Type, ValueId,
+    AttrDef, AttrKind, Attrs, BuildError, Builder, DimMap, FactorKind, Gradient, Linearity, NodeId, OpDef, Rule,
+    Scalar, ScalarBody, Semantics, Template, Type, ValueId,
 };
 use crate::Monoid;
 
-const DIM: AttrDef = AttrDef {
-    name: "dim",
-    kind: AttrKind::Str,
-    required: true,
-};
+const DIM: AttrDef = AttrDef { name: "dim", kind: AttrKind::Str, required: true };
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -19,16 +15,8 @@ pub(super) const OPS: &[OpDef] = &[
         doc: "Entries start .. start+size of a dimension.",
         attrs: &[
             DIM,
-            AttrDef {
-                name: "start",
-                kind: AttrKind::Int,
-                required: true,
-            },
-            AttrDef {
-                name: "size",
-                kind: AttrKind::Int,
-                required: true,
-            },
+            AttrDef { name: "start", kind: AttrKind::Int, required: true },
+            AttrDef { name: "size", kind: AttrKind::Int, required: true },
         ],
         template: Template::View,
         semantics: Semantics::Primitive(slice),
@@ -47,21 +35,9 @@ pub(super) const OPS: &[OpDef] = &[
         doc: "Adds entries of a value before and after a dimension.",
         attrs: &[
             DIM,
-            AttrDef {
-                name: "before",
-                kind: AttrKind::Int,
-                required: true,
-            },
-            AttrDef {
-                name: "after",
-                kind: AttrKind::Int,
-                required: true,
-            },
-            AttrDef {
-                name: "value",
-                kind: AttrKind::Float,
-                required: true,
-            },
+            AttrDef { name: "before", kind: AttrKind::Int, required: true },
+            AttrDef { name: "after", kind: AttrKind::Int, required: true },
+            AttrDef { name: "value", kind: AttrKind::Float, required: true },
         ],
         template: Template::View,
         semantics: Semantics::Primitive(pad),
@@ -72,8 +48,7 @@ pub(super) const OPS: &[OpDef] = &[
 /// Position of the attribute's dimension.
 fn dim_of(ty: &Type, attrs: &Attrs) -> Result<usize, String> {
     let name = attrs.get_text("dim")?;
-    ty.dim(name)
-        .ok_or_else(|| format!("{ty} has no dimension {name}"))
+    ty.dim(name).ok_or_else(|| format!("{ty} has no dimension {name}"))
 }
 
 fn count(attrs: &Attrs, name: &str) -> Result<usize, String> {
@@ -100,21 +75,11 @@ fn windowed(
         .iter()
         .map(|offset| {
             let mut m = map.clone();
-            m[dim] = DimMap {
-                factors: vec![dim],
-                offset: *offset,
-            };
+            m[dim] = DimMap { factors: vec![dim], offset: *offset };
             m
         })
         .collect();
-    Ok(Rule {
-        factors: list,
-        operands,
-        results: vec![map],
-        result_types: vec![result],
-        body: Some(body),
-        linear,
-    })
+    Ok(Rule { factors: list, operands, results: vec![map], result_types: vec![result], body: Some(body), linear })
 }
 
 fn slice(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
@@ -129,14 +94,7 @@ fn slice(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
             inputs[0].dims[dim].name
         ));
     }
-    windowed(
-        inputs,
-        dim,
-        size,
-        &[start as isize],
-        ScalarBody::Map(Scalar::Identity),
-        Linearity::Joint,
-    )
+    windowed(inputs, dim, size, &[start as isize], ScalarBody::Map(Scalar::Identity), Linearity::Joint)
 }
 
 fn concat(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
@@ -146,28 +104,14 @@ fn concat(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     for ty in inputs {
         let same = ty.dims.len() == first.dims.len()
             && ty.dtype == first.dtype
-            && ty
-                .dims
-                .iter()
-                .zip(&first.dims)
-                .enumerate()
-                .all(|(i, (a, b))| i == dim || a.size == b.size);
+            && ty.dims.iter().zip(&first.dims).enumerate().all(|(i, (a, b))| i == dim || a.size == b.size);
         if !same {
-            return Err(format!(
-                "operands differ outside the dimension: {first} and {ty}"
-            ));
+            return Err(format!("operands differ outside the dimension: {first} and {ty}"));
         }
         offsets.push(-(size as isize));
         size += ty.dims[dim].size;
     }
-    windowed(
-        inputs,
-        dim,
-        size,
-        &offsets,
-        ScalarBody::Sum(0.0),
-        Linearity::Joint,
-    )
+    windowed(inputs, dim, size, &offsets, ScalarBody::Sum(0.0), Linearity::Joint)
 }
 
 fn pad(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
@@ -175,27 +119,12 @@ fn pad(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     let dim = dim_of(inputs[0], attrs)?;
     let (before, after) = (count(attrs, "before")?, count(attrs, "after")?);
     let value = attrs.get_float("value")?;
-    let linear = if value == 0.0 {
-        Linearity::Joint
-    } else {
-        Linearity::None
-    };
+    let linear = if value == 0.0 { Linearity::Joint } else { Linearity::None };
     let size = inputs[0].dims[dim].size + before + after;
-    windowed(
-        inputs,
-        dim,
-        size,
-        &[-(before as isize)],
-        ScalarBody::Sum(value),
-        linear,
-    )
+    windowed(inputs, dim, size, &[-(before as isize)], ScalarBody::Sum(value), linear)
 }
 
-fn slice_gradient(
-    b: &mut Builder,
-    node: NodeId,
-    cots: &[Option<ValueId>],
-) -> Result<Vec<Option<ValueId>>, BuildError> {
+fn slice_gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>, BuildError> {
     let Some(dy) = cots[0] else {
         return Ok(vec![None]);
     };
@@ -207,31 +136,13 @@ fn slice_gradient(
     let after = ty.dims[dim].size as i64 - start - attrs.get_int("size").unwrap_or(0);
     // The cotangent's dimension may go by another name than the operand's.
     let name = b.ty(dy).dims[dim].name.clone();
-    let attrs = Attrs::new()
-        .text("dim", name)
-        .int("before", start)
-        .int("after", after)
-        .float("value", 0.0);
+    let attrs = Attrs::new().text("dim", name).int("before", start).int("after", after).float("value", 0.0);
     Ok(vec![Some(b.op("d", "pad", &[dy], attrs)?)])
 }
 
-fn part(
-    b: &mut Builder,
-    dy: ValueId,
-    dim: usize,
-    start: usize,
-    size: usize,
-) -> Result<ValueId, BuildError> {
+fn part(b: &mut Builder, dy: ValueId, dim: usize, start: usize, size: usize) -> Result<ValueId, BuildError> {
     let name = b.ty(dy).dims[dim].name.clone();
-    b.op(
-        "d",
-        "slice",
-        &[dy],
-        Attrs::new()
-            .text("dim", name)
-            .int("start", start as i64)
-            .int("size", size as i64),
-    )
+    b.op("d", "slice", &[dy], Attrs::new().text("dim", name).int("start", start as i64).int("size", size as i64))
 }
 
 fn concat_gradient(
@@ -254,11 +165,7 @@ fn concat_gradient(
     Ok(out)
 }
 
-fn pad_gradient(
-    b: &mut Builder,
-    node: NodeId,
-    cots: &[Option<ValueId>],
-) -> Result<Vec<Option<ValueId>>, BuildError> {
+fn pad_gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>, BuildError> {
     let Some(dy) = cots[0] else {
         return Ok(vec![None]);
     };

@@ -85,7 +85,9 @@ impl Parser<'_> {
             ("1-$", Some(Attr::Int(v))) => Ok(Attr::Float(1.0 - *v as f64)),
             ("#", Some(Attr::Ints(v))) => Ok(Attr::Int(v.len() as i64)),
             ("#", Some(Attr::Floats(v))) => Ok(Attr::Int(v.len() as i64)),
-            (_, Some(value)) => fault(span, format!("attribute `{name}` is {value:?}, which `{sigil}` does not apply to")),
+            (_, Some(value)) => {
+                fault(span, format!("attribute `{name}` is {value:?}, which `{sigil}` does not apply to"))
+            }
         }
     }
 
@@ -124,7 +126,10 @@ impl Parser<'_> {
         }
         let digits = text.trim_start_matches(['-', '+']);
         if digits.chars().all(|c| c.is_ascii_digit()) && !digits.is_empty() {
-            return fault(span, format!("integer `{text}` does not fit in 64 bits; write `{text}.0` for a real number"));
+            return fault(
+                span,
+                format!("integer `{text}` does not fit in 64 bits; write `{text}.0` for a real number"),
+            );
         }
         match text.parse::<f64>() {
             Ok(v) => Ok(Attr::Float(v)),

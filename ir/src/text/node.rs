@@ -82,7 +82,8 @@ impl Parser<'_> {
             None => {
                 let known = self.signatures.keys().map(String::as_str).filter(|n| *n != self.scope.function.name);
                 let hint = suggest(callee, "@", known);
-                let message = format!("unknown function @{callee}; a function is written before those that call it{hint}");
+                let message =
+                    format!("unknown function @{callee}; a function is written before those that call it{hint}");
                 return fault(span, message);
             }
         };

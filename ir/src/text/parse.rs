@@ -305,7 +305,10 @@ impl<'s> Parser<'s> {
             None => Ok(()),
             Some((_, at)) => fault(
                 span,
-                format!("%{name} is already defined on line {}; every value has one definition, so rename this one", self.cur.line(*at)),
+                format!(
+                    "%{name} is already defined on line {}; every value has one definition, so rename this one",
+                    self.cur.line(*at)
+                ),
             ),
         }
     }
@@ -353,7 +356,10 @@ impl<'s> Parser<'s> {
             return Ok(());
         }
         let start = self.cur.pos - 1;
-        fault(self.cur.span(start), format!("function @{} has no return; end it with `return %value, ...`", self.scope.function.name))
+        fault(
+            self.cur.span(start),
+            format!("function @{} has no return; end it with `return %value, ...`", self.scope.function.name),
+        )
     }
 
     fn end_of_statement(&mut self) -> Parsed<()> {

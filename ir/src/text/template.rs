@@ -55,9 +55,7 @@ pub fn parse_template(source: &str, env: &TemplateEnv) -> Result<Function, Diagn
 pub fn template_header(source: &str) -> Result<Vec<HeaderParam>, Diagnostics> {
     let mut cur = Cursor::new(source);
     cur.multiline = true;
-    header(&mut cur).map_err(|fault| {
-        Diagnostics(super::parse::diagnostic(fault, FILE, source).into_iter().collect())
-    })
+    header(&mut cur).map_err(|fault| Diagnostics(super::parse::diagnostic(fault, FILE, source).into_iter().collect()))
 }
 
 fn header(cur: &mut Cursor) -> Parsed<Vec<HeaderParam>> {

@@ -15,7 +15,9 @@ pub use checks::{check_attr, check_mesh, check_strategy, check_type, missing_att
 pub(crate) use checks::{join_axes, join_types};
 pub use states::infer_states;
 
-use crate::core::{Axis, Backward, Def, FactorKind, Function, Module, Node, NodeId, ParamOf, Rule, Semantics, Strategy, Type, ValueId};
+use crate::core::{
+    Axis, Backward, Def, FactorKind, Function, Module, Node, NodeId, ParamOf, Rule, Semantics, Strategy, Type, ValueId,
+};
 use crate::ops;
 use crate::program::CollectiveKind;
 use crate::text::{name_char, print_node};
@@ -306,11 +308,16 @@ impl<'m> Scope<'m> {
     }
 
     fn states(&mut self, n: NodeId, node: &Node, rule: &Rule) {
-        let inner = node.strategy.axes().iter().find(|(_, f)| {
-            rule.factor(f).is_some_and(|f| rule.factors[f].kind == FactorKind::Inner)
-        });
+        let inner = node
+            .strategy
+            .axes()
+            .iter()
+            .find(|(_, f)| rule.factor(f).is_some_and(|f| rule.factors[f].kind == FactorKind::Inner));
         if let Some((axis, factor)) = inner {
-            let message = format!("factor {factor} is combined inside {} and split over {axis}; expand its body first", node.op.name);
+            let message = format!(
+                "factor {factor} is combined inside {} and split over {axis}; expand its body first",
+                node.op.name
+            );
             return self.state_error(n, message);
         }
         let f = self.function;
@@ -336,9 +343,14 @@ fn impossible(kind: CollectiveKind, from: &Type, to: &Type) -> Option<String> {
     let lost = |a: &[Axis], b: &[Axis]| a.iter().find(|x| !b.contains(x)).cloned();
     let reduced = lost(from.partial_axes(), to.partial_axes());
     if let Some(axis) = reduced.filter(|_| !matches!(kind, AllReduce | ReduceScatter)) {
-        return Some(format!("{name} does not reduce, but {axis} is no longer partial; use all_reduce or reduce_scatter"));
+        return Some(format!(
+            "{name} does not reduce, but {axis} is no longer partial; use all_reduce or reduce_scatter"
+        ));
     }
-    if from.partial.is_some() && to.partial.is_some() && from.partial.as_ref().map(|p| p.monoid) != to.partial.as_ref().map(|p| p.monoid) {
+    if from.partial.is_some()
+        && to.partial.is_some()
+        && from.partial.as_ref().map(|p| p.monoid) != to.partial.as_ref().map(|p| p.monoid)
+    {
         return Some(format!("{name} cannot change how parts combine"));
     }
     if let Some(axis) = lost(to.partial_axes(), from.partial_axes()).filter(|_| kind != Local) {

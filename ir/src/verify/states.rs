@@ -1,7 +1,9 @@
 //! The states that a strategy asks of operands and gives to results: DESIGN section 3, as a function.
 
 use super::checks::{check_strategy, join_axes};
-use crate::core::{Axis, BinaryMonoid, Dim, DimMap, FactorKind, Linearity, Partial, Rule, Scalar, ScalarBody, Strategy, Type};
+use crate::core::{
+    Axis, BinaryMonoid, Dim, DimMap, FactorKind, Linearity, Partial, Rule, Scalar, ScalarBody, Strategy, Type,
+};
 use crate::mesh::Mesh;
 
 /// Result types of a node, placement included, from the states of its operands.
@@ -42,11 +44,15 @@ fn followed(rule: &Rule, operands: &[&Type]) -> Result<Vec<Vec<Axis>>, String> {
         match map.factors.first() {
             Some(f) => taken[*f] = dim.axes.clone(),
             None if dim.axes.is_empty() => {}
-            None => return Err(format!("dimension {} of operand 0 is split, but it cannot be; gather it first", dim.name)),
+            None => {
+                return Err(format!("dimension {} of operand 0 is split, but it cannot be; gather it first", dim.name))
+            }
         }
     }
     match rule.factors.iter().zip(&taken).find(|(f, axes)| f.kind == FactorKind::Whole && !axes.is_empty()) {
-        Some((f, axes)) => Err(format!("factor {} is split over {}, but it cannot be; gather it first", f.name, join_axes(axes))),
+        Some((f, axes)) => {
+            Err(format!("factor {} is split over {}, but it cannot be; gather it first", f.name, join_axes(axes)))
+        }
         None => Ok(taken),
     }
 }
@@ -112,12 +118,18 @@ impl Split<'_> {
         let other = operands.iter().enumerate().find(|(j, t)| *j != i && t.partial.is_some()).map(|(j, _)| j);
         match (self.rule.linear, other) {
             (Linearity::None, _) => {
-                return Err(format!("operand {i} is partial over {axes}, and the operation is not linear in it; reduce it first"));
+                return Err(format!(
+                    "operand {i} is partial over {axes}, and the operation is not linear in it; reduce it first"
+                ));
             }
             (Linearity::Each, Some(j)) => {
                 return Err(format!("operands {i} and {j} are both partial, and a product of sums is not a sum of products; reduce one first"));
             }
-            (Linearity::First, Some(j)) => return Err(format!("operand {j} is partial, and the operation is linear in operand 0 alone; reduce it first")),
+            (Linearity::First, Some(j)) => {
+                return Err(format!(
+                    "operand {j} is partial, and the operation is linear in operand 0 alone; reduce it first"
+                ))
+            }
             (Linearity::First, None) if i > 0 => {
                 return Err(format!("operand {i} is partial over {axes}, and the operation is linear in operand 0 alone; reduce it first"));
             }

@@ -2,8 +2,8 @@
 
 use super::AutodiffError;
 use autoshard_ir::core::{
-    Attrs, Backward, BuildError, Builder, Def, Function, GradArg, Gradient, Node, NodeId, ParamOf,
-    Semantics, Strategy, Type, ValueId,
+    Attrs, Backward, BuildError, Builder, Def, Function, GradArg, Gradient, Node, NodeId, ParamOf, Semantics, Strategy,
+    Type, ValueId,
 };
 use autoshard_ir::ops;
 use std::collections::{BTreeSet, HashMap};
@@ -18,11 +18,7 @@ pub struct Pair {
 
 /// Differentiates `f` with respect to the parameters `wanted`, given cotangents of the results
 /// `given` (positions).
-pub fn differentiate(
-    f: &Function,
-    wanted: &[usize],
-    given: &[usize],
-) -> Result<Pair, AutodiffError> {
+pub fn differentiate(f: &Function, wanted: &[usize], given: &[usize]) -> Result<Pair, AutodiffError> {
     let mut all = f.clone();
     let forward_nodes = all.nodes.len();
     let mut seeds = Vec::new();
@@ -38,12 +34,10 @@ pub fn differentiate(
         cots.entry(f.results[*r]).or_default().push(*seed);
     }
     for i in (0..forward_nodes as u32).rev() {
-        node_gradient(&mut all, NodeId(i), &active, &mut cots).map_err(|source| {
-            AutodiffError::Node {
-                function: f.name.clone(),
-                node: describe(f, NodeId(i)),
-                source,
-            }
+        node_gradient(&mut all, NodeId(i), &active, &mut cots).map_err(|source| AutodiffError::Node {
+            function: f.name.clone(),
+            node: describe(f, NodeId(i)),
+            source,
         })?;
     }
     let mut out = Vec::new();
@@ -60,9 +54,7 @@ pub fn differentiate(
 
 fn describe(f: &Function, n: NodeId) -> String {
     let node = f.node(n);
-    node.results.first().map_or(node.op.name.to_string(), |r| {
-        format!("%{} = {}", f.value(*r).name, node.op.name)
-    })
+    node.results.first().map_or(node.op.name.to_string(), |r| format!("%{} = {}", f.value(*r).name, node.op.name))
 }
 
 /// Values whose cotangents are needed: float values that depend on a wanted parameter.
@@ -93,11 +85,7 @@ fn total(
     let mut sum = parts[0];
     for p in &parts[1..] {
         let of = Some(f.value(v).name.clone());
-        let mut b = Builder {
-            func: f,
-            strategy: Strategy::Follow,
-            of,
-        };
+        let mut b = Builder { func: f, strategy: Strategy::Follow, of };
         let name = format!("d.{}", b.func.value(v).name);
         sum = b.op(&name, "add", &[sum, *p], Attrs::new())?;
         b.name_like(sum, v);
@@ -111,9 +99,7 @@ fn zeros(f: &mut Function, v: ValueId) -> Result<ValueId, BuildError> {
     let mut b = Builder::new(f);
     let zero = b.constant(0.0, ty.dtype)?;
     let names: Vec<&str> = ty.dims.iter().map(|d| d.name.as_str()).collect();
-    let attrs = Attrs::new()
-        .text("spec", format!("-> {}", names.join(" ")).trim())
-        .ints("sizes", ty.sizes());
+    let attrs = Attrs::new().text("spec", format!("-> {}", names.join(" ")).trim()).ints("sizes", ty.sizes());
     if ty.dims.is_empty() {
         return Ok(zero);
     }
@@ -136,11 +122,7 @@ fn node_gradient(
         given.push(total(f, *r, cots)?);
     }
     let of = node.results.first().map(|r| f.value(*r).name.clone());
-    let mut b = Builder {
-        func: f,
-        strategy: node.strategy.clone(),
-        of,
-    };
+    let mut b = Builder { func: f, strategy: node.strategy.clone(), of };
     let asked: Vec<bool> = node.inputs.iter().map(wanted).collect();
     let grads = operand_gradients(&mut b, n, &node, &given, &asked)?;
     for (x, g) in node.inputs.iter().zip(grads) {
@@ -161,28 +143,14 @@ fn operand_gradients(
 ) -> Result<Vec<Option<ValueId>>, BuildError> {
     match &node.op.gradient {
         Gradient::Derived(rule) => rule(b, n, given),
-        Gradient::None(reason) => Err(BuildError::NoGradient {
-            op: node.op.name.to_string(),
-            reason: (*reason).to_string(),
-        }),
-        Gradient::Backward {
-            op,
-            args,
-            wrt,
-            attrs,
-        } => {
+        Gradient::None(reason) => {
+            Err(BuildError::NoGradient { op: node.op.name.to_string(), reason: (*reason).to_string() })
+        }
+        Gradient::Backward { op, args, wrt, attrs } => {
             let covered = |i: usize| args.contains(&GradArg::Cotangent(i));
             // What the hand-written backward leaves out, the body gives.
-            let ignored = given
-                .iter()
-                .enumerate()
-                .any(|(i, g)| g.is_some() && !covered(i));
-            if ignored
-                || asked
-                    .iter()
-                    .enumerate()
-                    .any(|(i, a)| *a && !wrt.contains(&i))
-            {
+            let ignored = given.iter().enumerate().any(|(i, g)| g.is_some() && !covered(i));
+            if ignored || asked.iter().enumerate().any(|(i, a)| *a && !wrt.contains(&i)) {
                 return inline_gradient(b, node, given);
             }
             let mut inputs = Vec::new();
@@ -198,10 +166,7 @@ fn operand_gradients(
             }
             let mut kept = node.attrs.clone();
             kept.0.retain(|(name, _)| attrs.contains(&name.as_str()));
-            let names: Vec<String> = wrt
-                .iter()
-                .map(|i| format!("d.{}", b.func.value(node.inputs[*i]).name))
-                .collect();
+            let names: Vec<String> = wrt.iter().map(|i| format!("d.{}", b.func.value(node.inputs[*i]).name)).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let results = b.ops(&names, op, &inputs, kept)?;
             let mut out = vec![None; node.inputs.len()];
@@ -221,19 +186,11 @@ fn inline_gradient(
     given: &[Option<ValueId>],
 ) -> Result<Vec<Option<ValueId>>, BuildError> {
     let Semantics::Composite(source) = node.op.semantics else {
-        return Err(BuildError::NoGradient {
-            op: node.op.name.to_string(),
-            reason: "it has no body".to_string(),
-        });
+        return Err(BuildError::NoGradient { op: node.op.name.to_string(), reason: "it has no body".to_string() });
     };
     let types: Vec<_> = node.inputs.iter().map(|v| b.ty(*v).global()).collect();
-    let body = ops::compose::body(source, &types.iter().collect::<Vec<_>>(), &node.attrs).map_err(
-        |message| BuildError::Rule {
-            op: node.op.name.to_string(),
-            operands: String::new(),
-            message,
-        },
-    )?;
+    let body = ops::compose::body(source, &types.iter().collect::<Vec<_>>(), &node.attrs)
+        .map_err(|message| BuildError::Rule { op: node.op.name.to_string(), operands: String::new(), message })?;
     let first = b.func.nodes.len();
     let mut env: HashMap<ValueId, ValueId> = HashMap::new();
     for (p, v) in body.params.iter().zip(&node.inputs) {
@@ -241,11 +198,7 @@ fn inline_gradient(
     }
     for inner in &body.nodes {
         let inputs: Vec<ValueId> = inner.inputs.iter().map(|v| env[v]).collect();
-        let names: Vec<&str> = inner
-            .results
-            .iter()
-            .map(|r| body.value(*r).name.as_str())
-            .collect();
+        let names: Vec<&str> = inner.results.iter().map(|r| body.value(*r).name.as_str()).collect();
         let results = b.ops(&names, inner.op.name, &inputs, inner.attrs.clone())?;
         for (r, new) in inner.results.iter().zip(results) {
             rename(b.func, new, body.ty(*r));
@@ -276,11 +229,7 @@ fn inline_gradient(
     let mut out = Vec::new();
     for (i, v) in node.inputs.iter().enumerate() {
         // A value that is several operands has one cotangent, the sum of theirs.
-        out.push(if node.inputs[..i].contains(v) {
-            None
-        } else {
-            total(b.func, *v, &mut cots)?
-        });
+        out.push(if node.inputs[..i].contains(v) { None } else { total(b.func, *v, &mut cots)? });
     }
     // The nodes just made differentiate the composite, as far as origin goes.
     for made in &mut b.func.nodes[first..] {
@@ -291,27 +240,12 @@ fn inline_gradient(
 
 /// The value under the dimension names of a body's parameter: bodies name dimensions in attributes.
 fn named(b: &mut Builder, v: ValueId, like: &Type) -> Result<ValueId, BuildError> {
-    if b.ty(v)
-        .dims
-        .iter()
-        .zip(&like.dims)
-        .all(|(a, b)| a.name == b.name)
-    {
+    if b.ty(v).dims.iter().zip(&like.dims).all(|(a, b)| a.name == b.name) {
         return Ok(v);
     }
-    let names = like
-        .dims
-        .iter()
-        .map(|d| d.name.as_str())
-        .collect::<Vec<_>>()
-        .join(" ");
+    let names = like.dims.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(" ");
     let name = b.func.value(v).name.clone();
-    b.op(
-        &name,
-        "transpose",
-        &[v],
-        Attrs::new().text("spec", format!("{names} -> {names}")),
-    )
+    b.op(&name, "transpose", &[v], Attrs::new().text("spec", format!("{names} -> {names}")))
 }
 
 fn rename(f: &mut Function, v: ValueId, ty: &Type) {
@@ -337,28 +271,16 @@ fn split(
     let is_forward = |v: &ValueId| matches!(all.value(*v).def, Def::Result(n, _) if (n.0 as usize) < forward_nodes);
     let mut forward = f.clone();
     forward.name = format!("{}.fwd", f.name);
-    forward.results.extend(
-        used.iter()
-            .filter(|v| is_forward(v) && !f.results.contains(v))
-            .copied(),
-    );
+    forward.results.extend(used.iter().filter(|v| is_forward(v) && !f.results.contains(v)).copied());
 
     let mut backward = Function::new(format!("{}.bwd", f.name));
     let mut env: HashMap<ValueId, ValueId> = HashMap::new();
     let mut params = Vec::new();
     let mut add = |v: ValueId, from: ParamOf, trainable: bool, g: &mut Function| {
-        env.insert(
-            v,
-            g.add_param(&all.value(v).name, all.ty(v).clone(), trainable),
-        );
+        env.insert(v, g.add_param(&all.value(v).name, all.ty(v).clone(), trainable));
         params.push(from);
     };
-    for (i, p) in f
-        .params
-        .iter()
-        .enumerate()
-        .filter(|(_, p)| used.contains(&p.value))
-    {
+    for (i, p) in f.params.iter().enumerate().filter(|(_, p)| used.contains(&p.value)) {
         add(p.value, ParamOf::Param(i), p.trainable, &mut backward);
     }
     for (i, r) in forward.results.iter().enumerate() {
@@ -371,26 +293,14 @@ fn split(
     }
     for n in live {
         let old = all.node(n);
-        let node = Node {
-            inputs: old.inputs.iter().map(|v| env[v]).collect(),
-            results: Vec::new(),
-            ..old.clone()
-        };
-        let results = old
-            .results
-            .iter()
-            .map(|v| (all.value(*v).name.clone(), all.ty(*v).clone()))
-            .collect();
+        let node = Node { inputs: old.inputs.iter().map(|v| env[v]).collect(), results: Vec::new(), ..old.clone() };
+        let results = old.results.iter().map(|v| (all.value(*v).name.clone(), all.ty(*v).clone())).collect();
         let id = backward.add_node(node, results);
         let results = backward.node(id).results.clone();
         env.extend(old.results.iter().copied().zip(results));
     }
     backward.results = out.iter().map(|v| env[v]).collect();
-    backward.backward = Some(Backward {
-        of: forward.name.clone(),
-        params,
-        results: wanted.to_vec(),
-    });
+    backward.backward = Some(Backward { of: forward.name.clone(), params, results: wanted.to_vec() });
     Pair { forward, backward }
 }
 

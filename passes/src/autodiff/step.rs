@@ -47,8 +47,9 @@ fn pairs<'m>(module: &'m Module, entry: &Function) -> Result<BTreeMap<&'m str, P
     let mut given: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for n in entry.nodes.iter().rev() {
         let name = n.callee.as_deref().unwrap_or_default();
-        let hit: Vec<usize> =
-            (0..n.results.len()).filter(|i| useful.contains(&n.results[*i]) && active.contains(&n.results[*i])).collect();
+        let hit: Vec<usize> = (0..n.results.len())
+            .filter(|i| useful.contains(&n.results[*i]) && active.contains(&n.results[*i]))
+            .collect();
         if !hit.is_empty() {
             useful.extend(wanted[name].iter().filter_map(|i| n.inputs.get(*i)).filter(|v| active.contains(v)));
         }
@@ -126,7 +127,11 @@ impl Step<'_> {
     }
 
     /// Backward calls in reverse order; returns the cotangents of the entry's parameters.
-    fn backward(&mut self, loss: ValueId, calls: &[Vec<ValueId>]) -> Result<HashMap<ValueId, Vec<ValueId>>, AutodiffError> {
+    fn backward(
+        &mut self,
+        loss: ValueId,
+        calls: &[Vec<ValueId>],
+    ) -> Result<HashMap<ValueId, Vec<ValueId>>, AutodiffError> {
         let mut cots: HashMap<ValueId, Vec<ValueId>> = HashMap::new();
         let seed = Builder::new(&mut self.func).constant(1.0, self.entry.ty(loss).dtype)?;
         cots.insert(loss, vec![seed]);

@@ -104,11 +104,8 @@ impl<'a> LoopBuilder<'a> {
     /// Strides of the loops through a buffer whose dimensions have these names.
     fn loop_strides(&self, names: &[String], local: &[usize]) -> Vec<usize> {
         let steps = strides(local);
-        let mut out: Vec<usize> = self
-            .names
-            .iter()
-            .map(|n| names.iter().position(|d| d == n).map_or(0, |i| steps[i]))
-            .collect();
+        let mut out: Vec<usize> =
+            self.names.iter().map(|n| names.iter().position(|d| d == n).map_or(0, |i| steps[i])).collect();
         if out.is_empty() {
             out.push(0);
         }
@@ -297,14 +294,10 @@ fn loop_names(body: &Function, rules: &[Rule]) -> Vec<String> {
         let mut uses = nodes().filter(|(n, _)| n.inputs.contains(&v)).peekable();
         uses.peek().is_some() && uses.all(|(n, r)| is_window(body, n, r))
     };
-    let joined = |v: ValueId| {
-        nodes().any(|(n, r)| n.results.contains(&v) && matches!(r.body, Some(ScalarBody::Sum(_))))
-    };
-    let lives: Vec<&Type> = (0..body.values.len() as u32)
-        .map(ValueId)
-        .filter(|v| !sliced(*v) && !joined(*v))
-        .map(|v| body.ty(v))
-        .collect();
+    let joined =
+        |v: ValueId| nodes().any(|(n, r)| n.results.contains(&v) && matches!(r.body, Some(ScalarBody::Sum(_))));
+    let lives: Vec<&Type> =
+        (0..body.values.len() as u32).map(ValueId).filter(|v| !sliced(*v) && !joined(*v)).map(|v| body.ty(v)).collect();
     let mut largest: Vec<String> = Vec::new();
     for ty in &lives {
         if ty.dims.len() > largest.len() {

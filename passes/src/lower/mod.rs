@@ -113,9 +113,8 @@ pub(crate) fn strides(sizes: &[usize]) -> Vec<usize> {
 /// FLOPs of one rank's share: 2·(product of factors) for products; for composites the sum over the
 /// body; one per point elsewhere.
 fn flops(l: &Lowering) -> f64 {
-    let share = |rule: &Rule, name: &dyn Fn(usize) -> f64| -> f64 {
-        (0..rule.factors.len()).map(name).product::<f64>()
-    };
+    let share =
+        |rule: &Rule, name: &dyn Fn(usize) -> f64| -> f64 { (0..rule.factors.len()).map(name).product::<f64>() };
     let local = |factor: &str, size: usize| -> f64 {
         let own = l.rule.factor(factor).map(|f| l.extent(f).size as f64);
         own.unwrap_or(size as f64)

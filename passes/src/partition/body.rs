@@ -43,11 +43,9 @@ impl From<String> for Fail {
 fn locate(e: Fail, f: &Function, node: &Node) -> PartitionError {
     match e {
         Fail::Whole(e) => e,
-        Fail::Message(message) => PartitionError::Illegal {
-            function: f.name.clone(),
-            node: describe(f, node),
-            message,
-        },
+        Fail::Message(message) => {
+            PartitionError::Illegal { function: f.name.clone(), node: describe(f, node), message }
+        }
     }
 }
 
@@ -116,7 +114,14 @@ impl Localizer<'_> {
         passes.then(|| partial.clone())
     }
 
-    fn emit(&mut self, f: &Function, node: &Node, inputs: Vec<ValueId>, strategy: Strategy, states: Vec<Type>) -> Vec<ValueId> {
+    fn emit(
+        &mut self,
+        f: &Function,
+        node: &Node,
+        inputs: Vec<ValueId>,
+        strategy: Strategy,
+        states: Vec<Type>,
+    ) -> Vec<ValueId> {
         let results = node
             .results
             .iter()
@@ -262,15 +267,8 @@ impl Localizer<'_> {
             attrs = attrs.int("control", 1);
         }
         let base = self.out.value(v).name.clone();
-        let node = Node {
-            op,
-            attrs,
-            callee: None,
-            inputs: vec![v],
-            results: Vec::new(),
-            strategy: Strategy::None,
-            of: None,
-        };
+        let node =
+            Node { op, attrs, callee: None, inputs: vec![v], results: Vec::new(), strategy: Strategy::None, of: None };
         let ty = with_state(self.out.ty(v), &m.to);
         let id = self.out.add_node(node, vec![(format!("{base}.{}", suffix(m)), ty)]);
         self.out.node(id).results[0]
@@ -298,9 +296,9 @@ impl Localizer<'_> {
         }
         let Some(b) = &f.backward else {
             let saved = self.module.functions.iter().any(|g| {
-                g.backward.as_ref().is_some_and(|b| {
-                    b.of == f.name && b.params.contains(&autoshard_ir::core::ParamOf::Result(i))
-                })
+                g.backward
+                    .as_ref()
+                    .is_some_and(|b| b.of == f.name && b.params.contains(&autoshard_ir::core::ParamOf::Result(i)))
             });
             let kept = self.reduced.get(&v).map(|r| self.out.ty(*r));
             return Ok(match kept {
@@ -316,7 +314,8 @@ impl Localizer<'_> {
 }
 
 fn state_key(ty: &Type) -> String {
-    let dims: Vec<String> = ty.dims.iter().map(|d| d.axes.iter().map(Axis::name).collect::<Vec<_>>().join("·")).collect();
+    let dims: Vec<String> =
+        ty.dims.iter().map(|d| d.axes.iter().map(Axis::name).collect::<Vec<_>>().join("·")).collect();
     let partial: Vec<&str> = ty.partial_axes().iter().map(Axis::name).collect();
     format!("{}|{}", dims.join(","), partial.join("·"))
 }

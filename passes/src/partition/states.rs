@@ -1,6 +1,8 @@
 //! States that strategies ask for, and the states of parameters.
 
-use autoshard_ir::core::{Axis, DimMap, FactorKind, Function, Module, Node, Param, ParamOf, Rule, Semantics, Strategy, Type};
+use autoshard_ir::core::{
+    Axis, DimMap, FactorKind, Function, Module, Node, Param, ParamOf, Rule, Semantics, Strategy, Type,
+};
 use autoshard_ir::{ops, Mesh};
 
 /// The rule of a node of a global function.
@@ -50,7 +52,10 @@ fn check_groups(rule: &Rule, f: usize, node: &Node, mesh: &Mesh) -> Result<(), S
     let grouped = rule.operands.iter().chain(&rule.results).flatten().any(|m| m.factors.len() > 1 && m.factors[0] == f);
     let ways = mesh.span(&node.strategy.of_factor(&rule.factors[f].name));
     if grouped && !rule.factors[f].size.is_multiple_of(ways) {
-        return Err(format!("factor {} of {} is split {ways} ways across a reshape; it must divide", rule.factors[f].name, rule.factors[f].size));
+        return Err(format!(
+            "factor {} of {} is split {ways} ways across a reshape; it must divide",
+            rule.factors[f].name, rule.factors[f].size
+        ));
     }
     Ok(())
 }

@@ -44,8 +44,7 @@ pub fn schedule(module: &Module) -> Result<Program, ScheduleError> {
         s.functions.insert(f.name.clone(), s.program.functions.len());
         s.program.functions.push(done);
     }
-    s.program.entry =
-        *s.functions.get(&module.entry).ok_or_else(|| ScheduleError::Missing(module.entry.clone()))?;
+    s.program.entry = *s.functions.get(&module.entry).ok_or_else(|| ScheduleError::Missing(module.entry.clone()))?;
     Ok(s.program)
 }
 

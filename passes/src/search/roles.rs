@@ -40,7 +40,11 @@ fn heads(module: &Module) -> Vec<(usize, usize)> {
 
 /// The cut of tp into a part over g and a part over r, if there is one.
 fn cut(tp: usize, g: usize, r: usize) -> Option<(usize, usize)> {
-    (1..=tp).rev().filter(|t0| tp.is_multiple_of(*t0)).map(|t0| (t0, tp / t0)).find(|(t0, t1)| g.is_multiple_of(*t0) && r.is_multiple_of(*t1))
+    (1..=tp)
+        .rev()
+        .filter(|t0| tp.is_multiple_of(*t0))
+        .map(|t0| (t0, tp / t0))
+        .find(|(t0, t1)| g.is_multiple_of(*t0) && r.is_multiple_of(*t1))
 }
 
 /// Tensor degrees that fit the heads of every attention node: t₀·t₁ with t₀ | g and t₁ | r.
@@ -53,9 +57,11 @@ pub fn head_degrees(module: &Module) -> Vec<usize> {
 /// Sequences of a step: the size of `b` among the entry's inputs.
 pub fn batch(module: &Module) -> Option<usize> {
     let entry = module.entry_function()?;
-    entry.params.iter().filter(|p| !p.trainable).find_map(|p| {
-        entry.ty(p.value).dims.iter().find(|d| d.name == "b").map(|d| d.size)
-    })
+    entry
+        .params
+        .iter()
+        .filter(|p| !p.trainable)
+        .find_map(|p| entry.ty(p.value).dims.iter().find(|d| d.name == "b").map(|d| d.size))
 }
 
 /// The plan of these degrees for a forward module whose entry is outlined.
@@ -74,11 +80,8 @@ pub fn assign(module: &Module, degrees: &Degrees) -> Result<Plan, SearchError> {
     let data: Vec<Axis> = axes.iter().map(|(a, _)| a.clone()).collect();
     axes.extend(tp.clone());
     let roles = Roles { data, tp, sequence: degrees.sequence_parallel };
-    let mut plan = Plan {
-        mesh: Mesh { axes },
-        sequence_parallel: degrees.sequence_parallel && degrees.tp > 1,
-        ..Plan::default()
-    };
+    let mut plan =
+        Plan { mesh: Mesh { axes }, sequence_parallel: degrees.sequence_parallel && degrees.tp > 1, ..Plan::default() };
     for f in module.functions.iter().filter(|f| f.name != module.entry) {
         plan.strategies.insert(f.name.clone(), roles.function(f)?);
     }
@@ -129,7 +132,9 @@ impl Roles {
         if node.inputs.is_empty() {
             return Strategy::None; // made where it is used, whole
         }
-        let size = |name: &str| rule.factor(name).filter(|f| rule.factors[*f].kind != FactorKind::Whole).map(|f| rule.factors[f].size);
+        let size = |name: &str| {
+            rule.factor(name).filter(|f| rule.factors[*f].kind != FactorKind::Whole).map(|f| rule.factors[f].size)
+        };
         let mut axes: Vec<(Axis, String)> = Vec::new();
         if size("b").is_some() {
             axes.extend(self.data.iter().map(|a| (a.clone(), "b".to_string())));
@@ -207,7 +212,8 @@ pub fn apply(module: &Module, plan: &Plan) -> Result<Module, SearchError> {
         for (value, strategy) in nodes {
             let v = f.find(value).ok_or_else(|| SearchError::Plan(format!("@{name} has no value %{value}")))?;
             let node = f.nodes.iter_mut().find(|n| n.results.first() == Some(&v));
-            let node = node.ok_or_else(|| SearchError::Plan(format!("@{name}: %{value} is not the first result of a node")))?;
+            let node =
+                node.ok_or_else(|| SearchError::Plan(format!("@{name}: %{value} is not the first result of a node")))?;
             node.strategy = strategy.clone();
         }
     }
@@ -217,7 +223,11 @@ pub fn apply(module: &Module, plan: &Plan) -> Result<Module, SearchError> {
         let v = entry.find(name).ok_or_else(|| SearchError::Plan(format!("no parameter %{name}")))?;
         let ty = &mut entry.values[v.0 as usize].ty;
         if ty.dims.len() != dims.len() {
-            return Err(SearchError::Plan(format!("%{name} has {} dimensions, the plan places {}", ty.dims.len(), dims.len())));
+            return Err(SearchError::Plan(format!(
+                "%{name} has {} dimensions, the plan places {}",
+                ty.dims.len(),
+                dims.len()
+            )));
         }
         for (d, axes) in ty.dims.iter_mut().zip(dims) {
             d.axes = axes.clone();

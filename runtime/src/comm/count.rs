@@ -85,8 +85,7 @@ mod tests {
 
     #[test]
     fn keys_name_roots_once() {
-        let key =
-            |names: &[&str]| axes_key(&names.iter().map(|n| Axis::new(n)).collect::<Vec<_>>());
+        let key = |names: &[&str]| axes_key(&names.iter().map(|n| Axis::new(n)).collect::<Vec<_>>());
         assert_eq!(key(&["tp.0", "tp.1"]), "tp");
         assert_eq!(key(&["dp", "fsdp"]), "dp·fsdp");
         assert_eq!(key(&["dp", "tp.0", "tp.1"]), "dp·tp");

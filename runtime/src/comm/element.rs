@@ -60,12 +60,7 @@ pub(crate) fn reducible(dtype: DType) -> bool {
 /// # Safety
 /// Both ranges lie in live memory, do not overlap, and nobody writes the first or touches the second
 /// meanwhile.
-pub(crate) unsafe fn copy(
-    dtype: DType,
-    (from, from_at): (*const u8, usize),
-    (to, to_at): (*mut u8, usize),
-    n: usize,
-) {
+pub(crate) unsafe fn copy(dtype: DType, (from, from_at): (*const u8, usize), (to, to_at): (*mut u8, usize), n: usize) {
     let e = dtype.bytes();
     // SAFETY: by contract.
     unsafe { std::ptr::copy_nonoverlapping(from.add(from_at * e), to.add(to_at * e), n * e) }
@@ -94,30 +89,13 @@ pub(crate) unsafe fn combine(
     }
 }
 
-unsafe fn combine_as<T: Element>(
-    monoid: Monoid,
-    from: *const T,
-    from_at: usize,
-    to: *mut T,
-    to_at: usize,
-    n: usize,
-) {
+unsafe fn combine_as<T: Element>(monoid: Monoid, from: *const T, from_at: usize, to: *mut T, to_at: usize, n: usize) {
     // SAFETY: by the contract of `combine`.
-    let (from, to) = unsafe {
-        (
-            std::slice::from_raw_parts(from.add(from_at), n),
-            std::slice::from_raw_parts_mut(to.add(to_at), n),
-        )
-    };
+    let (from, to) =
+        unsafe { (std::slice::from_raw_parts(from.add(from_at), n), std::slice::from_raw_parts_mut(to.add(to_at), n)) };
     match monoid {
-        Monoid::Sum => to
-            .iter_mut()
-            .zip(from)
-            .for_each(|(t, f)| *t = T::sum(*t, *f)),
-        Monoid::Max => to
-            .iter_mut()
-            .zip(from)
-            .for_each(|(t, f)| *t = T::max(*t, *f)),
+        Monoid::Sum => to.iter_mut().zip(from).for_each(|(t, f)| *t = T::sum(*t, *f)),
+        Monoid::Max => to.iter_mut().zip(from).for_each(|(t, f)| *t = T::max(*t, *f)),
     }
 }
 
@@ -132,11 +110,7 @@ pub(crate) unsafe fn fill(dtype: DType, monoid: Monoid, to: *mut u8, n: usize) {
             DType::F32 => fill_with(to.cast(), n, f32::identity(monoid)),
             DType::F64 => fill_with(to.cast(), n, f64::identity(monoid)),
             DType::I32 => fill_with(to.cast(), n, i32::identity(monoid)),
-            DType::Bf16 => fill_with(
-                to.cast(),
-                n,
-                ((monoid.identity() as f32).to_bits() >> 16) as u16,
-            ),
+            DType::Bf16 => fill_with(to.cast(), n, ((monoid.identity() as f32).to_bits() >> 16) as u16),
         }
     }
 }

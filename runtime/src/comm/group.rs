@@ -13,19 +13,11 @@ pub(crate) enum Call {
     /// A change of state.
     Collective(Arc<Collective>),
     /// Bytes from one rank to all.
-    Broadcast {
-        name: String,
-        root: usize,
-        bytes: usize,
-    },
+    Broadcast { name: String, root: usize, bytes: usize },
     /// One number from every rank to every rank.
     Exchange,
     /// A message; only for reports, it has no group.
-    Message {
-        name: String,
-        from: usize,
-        to: usize,
-    },
+    Message { name: String, from: usize, to: usize },
 }
 
 impl fmt::Display for Call {
@@ -33,15 +25,7 @@ impl fmt::Display for Call {
         match self {
             Call::Collective(c) => {
                 let axes: Vec<&str> = c.axes.iter().map(|a| a.name()).collect();
-                write!(
-                    f,
-                    "{} %{} over {}: {} to {}",
-                    c.kind.name(),
-                    c.name,
-                    axes.join("·"),
-                    c.from,
-                    c.to
-                )
+                write!(f, "{} %{} over {}: {} to {}", c.kind.name(), c.name, axes.join("·"), c.from, c.to)
             }
             Call::Broadcast { name, root, bytes } => {
                 write!(f, "broadcast %{name} from rank {root} ({bytes} bytes)")
@@ -95,16 +79,8 @@ struct State {
 impl Group {
     pub(crate) fn new(members: Vec<usize>) -> Group {
         let n = members.len();
-        let state = State {
-            meeting: 0,
-            arrived: vec![false; n],
-            offers: vec![None; n],
-        };
-        Group {
-            members,
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        }
+        let state = State { meeting: 0, arrived: vec![false; n], offers: vec![None; n] };
+        Group { members, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Ranks of the group, ascending.
@@ -130,10 +106,7 @@ impl Group {
         }
         state.offers[me] = Some(offer);
         let state = self.arrive(world, me, &call, state, waiting)?;
-        let peers = state.offers.iter().flatten().map(|o| Peer {
-            input: o.input,
-            output: o.output,
-        });
+        let peers = state.offers.iter().flatten().map(|o| Peer { input: o.input, output: o.output });
         Ok(peers.collect())
     }
 
@@ -160,13 +133,11 @@ impl Group {
 
     /// The first member that arrived with another call.
     fn clash(&self, state: &State, me: usize, call: &Arc<Call>) -> Option<CommError> {
-        let (other, offer) = (0..self.members.len())
-            .filter(|p| state.arrived[*p])
-            .find_map(|p| {
-                let offer = state.offers[p].as_ref()?;
-                // Ranks of one program share the call; only others are compared field by field.
-                (!Arc::ptr_eq(&offer.call, call) && offer.call != *call).then_some((p, offer))
-            })?;
+        let (other, offer) = (0..self.members.len()).filter(|p| state.arrived[*p]).find_map(|p| {
+            let offer = state.offers[p].as_ref()?;
+            // Ranks of one program share the call; only others are compared field by field.
+            (!Arc::ptr_eq(&offer.call, call) && offer.call != *call).then_some((p, offer))
+        })?;
         Some(CommError::Mismatch {
             rank: self.members[me],
             call: call.to_string(),
@@ -218,9 +189,7 @@ impl Group {
     fn late(&self, world: &World, state: &State, call: &Call, waited: Duration) -> CommError {
         let ranks = |here: bool| {
             let all = self.members.iter().zip(&state.arrived);
-            all.filter(|(_, a)| **a == here)
-                .map(|(r, _)| *r)
-                .collect::<Vec<_>>()
+            all.filter(|(_, a)| **a == here).map(|(r, _)| *r).collect::<Vec<_>>()
         };
         let missing = ranks(false);
         CommError::Timeout {

@@ -47,35 +47,20 @@ impl Inbox {
     }
 
     /// Queues a copy of `data`; waits only while [`DEPTH`] messages are under way.
-    pub(crate) fn send(
-        &self,
-        route: Route,
-        data: &[u8],
-        waiting: &mut Duration,
-    ) -> Result<(), CommError> {
+    pub(crate) fn send(&self, route: Route, data: &[u8], waiting: &mut Duration) -> Result<(), CommError> {
         let full = |s: &mut State| s.queues.get(&route.from).is_some_and(|q| q.len() >= DEPTH);
         let post = |s: &mut State| {
             let mut copy = s.free.pop().unwrap_or_default();
             copy.clear();
             copy.extend_from_slice(data);
-            let message = Message {
-                name: route.name.to_string(),
-                data: copy,
-            };
+            let message = Message { name: route.name.to_string(), data: copy };
             s.queues.entry(route.from).or_default().push_back(message);
         };
-        self.when(route, (route.from, route.to), waiting, |s| {
-            (!full(s)).then(|| post(s))
-        })
+        self.when(route, (route.from, route.to), waiting, |s| (!full(s)).then(|| post(s)))
     }
 
     /// Takes the next message of the sender, which must have this name and size.
-    pub(crate) fn receive(
-        &self,
-        route: Route,
-        out: &mut [u8],
-        waiting: &mut Duration,
-    ) -> Result<(), CommError> {
+    pub(crate) fn receive(&self, route: Route, out: &mut [u8], waiting: &mut Duration) -> Result<(), CommError> {
         let message = self.when(route, (route.to, route.from), waiting, |s| {
             s.queues.get_mut(&route.from).and_then(VecDeque::pop_front)
         })?;
@@ -118,11 +103,7 @@ impl Inbox {
                 }
                 return Ok(done);
             }
-            let call = Call::Message {
-                name: route.name.to_string(),
-                from: route.from,
-                to: route.to,
-            };
+            let call = Call::Message { name: route.name.to_string(), from: route.from, to: route.to };
             let left = world.timeout().saturating_sub(start.elapsed());
             if left.is_zero() {
                 drop(state);

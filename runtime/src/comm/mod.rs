@@ -84,18 +84,11 @@ impl<'w> Comm<'w> {
         let start = Instant::now();
         let (i, o) = (input as usize, output as usize);
         if i < o + plan.to_bytes && o < i + plan.from_bytes {
-            return Err(CommError::Overlap {
-                rank: self.rank,
-                call: plan.call.to_string(),
-            });
+            return Err(CommError::Overlap { rank: self.rank, call: plan.call.to_string() });
         }
         if plan.rank != self.rank {
             let call = plan.call.to_string();
-            return Err(CommError::NoRank {
-                call,
-                rank: self.rank,
-                members: vec![plan.rank],
-            });
+            return Err(CommError::NoRank { call, rank: self.rank, members: vec![plan.rank] });
         }
         // SAFETY: by contract; the peers' addresses come from their own calls of this function.
         let moved = unsafe { self.run(plan, input, output)? };
@@ -115,12 +108,7 @@ impl<'w> Comm<'w> {
 
     /// # Safety
     /// As [`Comm::collective`].
-    unsafe fn run(
-        &mut self,
-        plan: &CollectivePlan,
-        input: *const u8,
-        output: *mut u8,
-    ) -> Result<Moved, CommError> {
+    unsafe fn run(&mut self, plan: &CollectivePlan, input: *const u8, output: *mut u8) -> Result<Moved, CommError> {
         let peers = self.meet(plan, input, output)?;
         let mut moved = Moved::default();
         // SAFETY: peers are at this same call, so that their inputs are alive, initialised and not
@@ -134,42 +122,24 @@ impl<'w> Comm<'w> {
                 self.all_reduce(plan, &peers, output, &mut moved)?;
             } else {
                 for source in &plan.sources {
-                    pull(
-                        plan,
-                        source,
-                        0..source.copy.elements(),
-                        &peers,
-                        output,
-                        &mut moved,
-                    );
+                    pull(plan, source, 0..source.copy.elements(), &peers, output, &mut moved);
                 }
             }
         }
         if peers.len() > 1 {
-            plan.group
-                .barrier(self.world, plan.me, &plan.call, &mut self.counts.waiting)?;
+            plan.group.barrier(self.world, plan.me, &plan.call, &mut self.counts.waiting)?;
         }
         Ok(moved)
     }
 
     /// Publishes the buffers and learns those of the peers. A group of one does not wait.
-    fn meet(
-        &mut self,
-        plan: &CollectivePlan,
-        input: *const u8,
-        output: *mut u8,
-    ) -> Result<Vec<Peer>, CommError> {
+    fn meet(&mut self, plan: &CollectivePlan, input: *const u8, output: *mut u8) -> Result<Vec<Peer>, CommError> {
         let (input, output) = (input as usize, output as usize);
         if plan.group.members.len() == 1 {
             return Ok(vec![Peer { input, output }]);
         }
-        let offer = Offer {
-            call: plan.call.clone(),
-            input,
-            output,
-        };
-        plan.group
-            .meet(self.world, plan.me, offer, &mut self.counts.waiting)
+        let offer = Offer { call: plan.call.clone(), input, output };
+        plan.group.meet(self.world, plan.me, offer, &mut self.counts.waiting)
     }
 
     /// Reduces this rank's share of the elements from all inputs, then copies the other shares from
@@ -187,9 +157,7 @@ impl<'w> Comm<'w> {
         let dtype = plan.collective.to.dtype;
         // All members hold the same box; there is one source, or none if the box is empty.
         let Some(source) = plan.sources.first() else {
-            return plan
-                .group
-                .barrier(self.world, plan.me, &plan.call, &mut self.counts.waiting);
+            return plan.group.barrier(self.world, plan.me, &plan.call, &mut self.counts.waiting);
         };
         let n = source.copy.elements();
         let share = |p: usize| n * p / peers.len()..n * (p + 1) / peers.len();
@@ -198,8 +166,7 @@ impl<'w> Comm<'w> {
         unsafe { pull(plan, source, share(plan.me), peers, output, &mut read) };
         moved.wire += read.wire;
         moved.payload += read.payload / peers.len() as u64;
-        plan.group
-            .barrier(self.world, plan.me, &plan.call, &mut self.counts.waiting)?;
+        plan.group.barrier(self.world, plan.me, &plan.call, &mut self.counts.waiting)?;
         for (p, peer) in peers.iter().enumerate().filter(|(p, _)| *p != plan.me) {
             source.copy.rows(share(p), |_, to, n| {
                 // SAFETY: peer p wrote its share before the barrier and writes only other shares
@@ -221,11 +188,7 @@ impl<'w> Comm<'w> {
         let start = Instant::now();
         let group = self.world.everyone();
         let call = Arc::new(Call::Exchange);
-        let offer = Offer {
-            call: call.clone(),
-            input: word as usize,
-            output: 0,
-        };
+        let offer = Offer { call: call.clone(), input: word as usize, output: 0 };
         let peers = group.meet(self.world, self.rank, offer, &mut self.counts.waiting)?;
         group.barrier(self.world, self.rank, &call, &mut self.counts.waiting)?;
         self.counts.control += (peers.len() as u64 - 1) * 8;
@@ -247,21 +210,13 @@ impl<'w> Comm<'w> {
         data: &mut [u8],
     ) -> Result<(), CommError> {
         let start = Instant::now();
-        let call = Call::Broadcast {
-            name: name.to_string(),
-            root,
-            bytes: data.len(),
-        };
+        let call = Call::Broadcast { name: name.to_string(), root, bytes: data.len() };
         let position = |rank: usize| {
-            group
-                .members
-                .iter()
-                .position(|m| *m == rank)
-                .ok_or_else(|| CommError::NoRank {
-                    call: call.to_string(),
-                    rank,
-                    members: group.members.clone(),
-                })
+            group.members.iter().position(|m| *m == rank).ok_or_else(|| CommError::NoRank {
+                call: call.to_string(),
+                rank,
+                members: group.members.clone(),
+            })
         };
         let (me, from) = (position(self.rank)?, position(root)?);
         if group.members.len() == 1 {
@@ -272,16 +227,9 @@ impl<'w> Comm<'w> {
         let shared: Option<Arc<[u8]>> = (me == from).then(|| Arc::from(&*data));
         let address = shared.as_ref().map_or(0, |s| s.as_ptr() as usize);
         let call = Arc::new(call);
-        let offer = Offer {
-            call: call.clone(),
-            input: address,
-            output: 0,
-        };
+        let offer = Offer { call: call.clone(), input: address, output: 0 };
         let peers = group.meet(self.world, me, offer, &mut self.counts.waiting)?;
-        let mut moved = Moved {
-            payload: data.len() as u64,
-            wire: 0,
-        };
+        let mut moved = Moved { payload: data.len() as u64, wire: 0 };
         if me != from {
             // SAFETY: the root offered this many bytes under an equal call, and it keeps them alive
             // until the barrier, which it passes only after this copy.
@@ -308,16 +256,8 @@ impl<'w> Comm<'w> {
     /// [`CommError::NoRank`], [`CommError::Timeout`] or [`CommError::Stopped`].
     pub fn send(&mut self, to: usize, name: &str, data: &[u8]) -> Result<(), CommError> {
         let start = Instant::now();
-        let route = Route {
-            world: self.world,
-            name,
-            from: self.rank,
-            to,
-        };
-        let inbox = self
-            .world
-            .inbox(to)
-            .ok_or_else(|| self.no_rank(name, self.rank, to, to))?;
+        let route = Route { world: self.world, name, from: self.rank, to };
+        let inbox = self.world.inbox(to).ok_or_else(|| self.no_rank(name, self.rank, to, to))?;
         inbox.send(route, data, &mut self.counts.waiting)?;
         self.counts.communicating += start.elapsed();
         Ok(())
@@ -328,41 +268,15 @@ impl<'w> Comm<'w> {
     ///
     /// # Errors
     /// [`CommError::Message`] if another came, and those of [`Comm::send`].
-    pub fn receive(
-        &mut self,
-        from: usize,
-        name: &str,
-        key: &str,
-        out: &mut [u8],
-    ) -> Result<(), CommError> {
+    pub fn receive(&mut self, from: usize, name: &str, key: &str, out: &mut [u8]) -> Result<(), CommError> {
         let start = Instant::now();
         let no_rank = |rank| self.no_rank(name, from, self.rank, rank);
         self.world.inbox(from).ok_or_else(|| no_rank(from))?;
-        let inbox = self
-            .world
-            .inbox(self.rank)
-            .ok_or_else(|| no_rank(self.rank))?;
-        let route = Route {
-            world: self.world,
-            name,
-            from,
-            to: self.rank,
-        };
+        let inbox = self.world.inbox(self.rank).ok_or_else(|| no_rank(self.rank))?;
+        let route = Route { world: self.world, name, from, to: self.rank };
         inbox.receive(route, out, &mut self.counts.waiting)?;
-        let wire = if from == self.rank {
-            0
-        } else {
-            out.len() as u64
-        };
-        self.book(
-            name,
-            "receive",
-            key,
-            Moved {
-                payload: out.len() as u64,
-                wire,
-            },
-        );
+        let wire = if from == self.rank { 0 } else { out.len() as u64 };
+        self.book(name, "receive", key, Moved { payload: out.len() as u64, wire });
         self.counts.communicating += start.elapsed();
         Ok(())
     }
@@ -370,28 +284,12 @@ impl<'w> Comm<'w> {
     fn book(&mut self, name: &str, kind: &'static str, key: &str, moved: Moved) {
         let (name, key) = (name.into(), key.into());
         let Moved { payload, wire } = moved;
-        self.counts.book(Counted {
-            name,
-            kind,
-            key,
-            payload,
-            wire,
-            control: false,
-        });
+        self.counts.book(Counted { name, kind, key, payload, wire, control: false });
     }
 
     fn no_rank(&self, name: &str, from: usize, to: usize, rank: usize) -> CommError {
-        let call = Call::Message {
-            name: name.to_string(),
-            from,
-            to,
-        }
-        .to_string();
-        CommError::NoRank {
-            call,
-            rank,
-            members: self.world.everyone().members.clone(),
-        }
+        let call = Call::Message { name: name.to_string(), from, to }.to_string();
+        CommError::NoRank { call, rank, members: self.world.everyone().members.clone() }
     }
 }
 

@@ -62,31 +62,17 @@ impl CollectivePlan {
     /// # Errors
     /// [`CommError::Invalid`] if the change of state is not of the stated kind, or no exchange within
     /// the group can bring it about; [`CommError::Unsupported`] for a reduction of bf16.
-    pub fn new(
-        world: &World,
-        rank: usize,
-        collective: &Arc<Collective>,
-    ) -> Result<Self, CommError> {
+    pub fn new(world: &World, rank: usize, collective: &Arc<Collective>) -> Result<Self, CommError> {
         let call = Call::Collective(collective.clone());
         let c = &**collective;
         if rank >= world.mesh().ranks() {
             let members = world.everyone().members.clone();
-            return Err(CommError::NoRank {
-                call: call.to_string(),
-                rank,
-                members,
-            });
+            return Err(CommError::NoRank { call: call.to_string(), rank, members });
         }
-        let invalid = |reason: String| CommError::Invalid {
-            call: call.to_string(),
-            reason,
-        };
+        let invalid = |reason: String| CommError::Invalid { call: call.to_string(), reason };
         let change = Change::new(world.mesh(), c).map_err(invalid)?;
         if !change.reduced.is_empty() && !reducible(c.from.dtype) {
-            return Err(CommError::Unsupported {
-                call: call.to_string(),
-                dtype: c.from.dtype,
-            });
+            return Err(CommError::Unsupported { call: call.to_string(), dtype: c.from.dtype });
         }
         let local = c.kind == CollectiveKind::Local;
         let group = world.group(rank, if local { &[] } else { &c.axes });
@@ -123,31 +109,14 @@ impl Change {
     /// Checks that the types agree and that the change is one of the kind.
     fn new(mesh: &Mesh, c: &Collective) -> Result<Change, String> {
         check_types(mesh, c)?;
-        let lacks = |a: &[Axis], b: &[Axis]| -> Vec<Axis> {
-            a.iter().filter(|x| !b.contains(x)).cloned().collect()
-        };
+        let lacks = |a: &[Axis], b: &[Axis]| -> Vec<Axis> { a.iter().filter(|x| !b.contains(x)).cloned().collect() };
         let (from, to) = (c.from.partial_axes(), c.to.partial_axes());
-        let change = Change {
-            monoid: monoid(c)?,
-            reduced: lacks(from, to),
-            created: lacks(to, from),
-        };
-        let outside = change
-            .reduced
-            .iter()
-            .chain(&change.created)
-            .find(|a| !c.axes.contains(a));
+        let change = Change { monoid: monoid(c)?, reduced: lacks(from, to), created: lacks(to, from) };
+        let outside = change.reduced.iter().chain(&change.created).find(|a| !c.axes.contains(a));
         if let Some(axis) = outside {
-            return Err(format!(
-                "the partial state on {axis} changes, but the group does not span it"
-            ));
+            return Err(format!("the partial state on {axis} changes, but the group does not span it"));
         }
-        let same_split = c
-            .from
-            .dims
-            .iter()
-            .zip(&c.to.dims)
-            .all(|(a, b)| a.axes == b.axes);
+        let same_split = c.from.dims.iter().zip(&c.to.dims).all(|(a, b)| a.axes == b.axes);
         let (reduces, creates) = (!change.reduced.is_empty(), !change.created.is_empty());
         let every_axis_reduced = c.axes.iter().all(|a| change.reduced.contains(a));
         let fits = match c.kind {
@@ -190,11 +159,9 @@ fn check_types(mesh: &Mesh, c: &Collective) -> Result<(), String> {
 /// The monoid of the partial states.
 fn monoid(c: &Collective) -> Result<Monoid, String> {
     match (&c.from.partial, &c.to.partial) {
-        (Some(a), Some(b)) if a.monoid != b.monoid => Err(format!(
-            "a partial {} cannot become a partial {}",
-            a.monoid.name(),
-            b.monoid.name()
-        )),
+        (Some(a), Some(b)) if a.monoid != b.monoid => {
+            Err(format!("a partial {} cannot become a partial {}", a.monoid.name(), b.monoid.name()))
+        }
         (Some(Partial { monoid, .. }), _) | (None, Some(Partial { monoid, .. })) => Ok(*monoid),
         (None, None) => Ok(Monoid::Sum),
     }
@@ -229,13 +196,7 @@ fn sources(
             None => {
                 covered += volume(&region);
                 let copy = BoxCopy::new(&region, (&from_sizes, &have), (&to_sizes, &want));
-                boxes.push((
-                    region,
-                    Source {
-                        members: vec![position],
-                        copy,
-                    },
-                ));
+                boxes.push((region, Source { members: vec![position], copy }));
             }
         }
     }
@@ -243,17 +204,11 @@ fn sources(
         covered = spread(mesh, c, change, rank);
     }
     if covered != volume(&want) {
-        return Err(format!(
-            "the group holds {covered} of the {} elements of rank {rank}",
-            volume(&want)
-        ));
+        return Err(format!("the group holds {covered} of the {} elements of rank {rank}", volume(&want)));
     }
     let holders = mesh.span(&change.reduced);
     match boxes.iter().find(|(_, s)| s.members.len() != holders) {
-        Some((_, s)) => Err(format!(
-            "{} ranks hold a part that {holders} should",
-            s.members.len()
-        )),
+        Some((_, s)) => Err(format!("{} ranks hold a part that {holders} should", s.members.len())),
         None => Ok(boxes.into_iter().map(|(_, s)| s).collect()),
     }
 }
@@ -264,10 +219,7 @@ fn spread(mesh: &Mesh, c: &Collective, change: &Change, rank: usize) -> usize {
     let place = |peer: &usize| {
         let coords = mesh.coords(*peer);
         match asked(mesh, c, change, &coords, &coords) {
-            true => volume(&intersect(
-                &parts(mesh, &c.from, &coords),
-                &parts(mesh, &c.to, &coords),
-            )),
+            true => volume(&intersect(&parts(mesh, &c.from, &coords), &parts(mesh, &c.to, &coords))),
             false => 0,
         }
     };

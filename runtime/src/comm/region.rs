@@ -6,10 +6,7 @@ use std::ops::Range;
 
 /// The box of global indices that the rank at `coords` holds of a value of this type.
 pub fn parts(mesh: &Mesh, ty: &Type, coords: &[usize]) -> Vec<Part> {
-    ty.dims
-        .iter()
-        .map(|d| mesh.part(d.size, &d.axes, coords))
-        .collect()
+    ty.dims.iter().map(|d| mesh.part(d.size, &d.axes, coords)).collect()
 }
 
 /// Number of elements in a box.
@@ -22,10 +19,7 @@ pub(crate) fn intersect(a: &[Part], b: &[Part]) -> Vec<Part> {
     let meet = |(a, b): (&Part, &Part)| {
         let start = a.start.max(b.start);
         let end = (a.start + a.len).min(b.start + b.len);
-        Part {
-            start,
-            len: end.saturating_sub(start),
-        }
+        Part { start, len: end.saturating_sub(start) }
     };
     a.iter().zip(b).map(meet).collect()
 }
@@ -66,12 +60,7 @@ impl BoxCopy {
         (from_sizes, from_parts): (&[usize], &[Part]),
         (to_sizes, to_parts): (&[usize], &[Part]),
     ) -> BoxCopy {
-        let mut copy = BoxCopy {
-            from: 0,
-            to: 0,
-            loops: Vec::new(),
-            row: 1,
-        };
+        let mut copy = BoxCopy { from: 0, to: 0, loops: Vec::new(), row: 1 };
         let (mut from_stride, mut to_stride) = (1, 1);
         // While everything inside a dimension is contiguous in both, it joins the row.
         let mut contiguous = true;

@@ -47,10 +47,7 @@ impl World {
     /// # Errors
     /// [`CommError::Mesh`] for an axis of size 0 or given twice, and for more than [`MAX_RANKS`].
     pub fn new(mesh: &Mesh, timeout: Duration) -> Result<World, CommError> {
-        check_mesh(mesh).map_err(|reason| CommError::Mesh {
-            mesh: mesh.to_string(),
-            reason,
-        })?;
+        check_mesh(mesh).map_err(|reason| CommError::Mesh { mesh: mesh.to_string(), reason })?;
         let members: Vec<usize> = (0..mesh.ranks()).collect();
         let everyone = Arc::new(Group::new(members.clone()));
         Ok(World {
@@ -60,9 +57,7 @@ impl World {
             cause: Mutex::new(None),
             groups: Mutex::new(HashMap::from([(members, everyone.clone())])),
             everyone,
-            places: (0..mesh.ranks())
-                .map(|_| Mutex::new(Place::Computing))
-                .collect(),
+            places: (0..mesh.ranks()).map(|_| Mutex::new(Place::Computing)).collect(),
             inboxes: (0..mesh.ranks()).map(|_| Inbox::default()).collect(),
         })
     }
@@ -83,10 +78,7 @@ impl World {
         members.sort_unstable();
         members.dedup();
         let mut groups = lock(&self.groups);
-        groups
-            .entry(members.clone())
-            .or_insert_with(|| Arc::new(Group::new(members)))
-            .clone()
+        groups.entry(members.clone()).or_insert_with(|| Arc::new(Group::new(members))).clone()
     }
 
     /// All ranks.
@@ -103,11 +95,7 @@ impl World {
     ///
     /// # Errors
     /// The error of the rank that failed first. A panic in `f` is such an error too.
-    pub fn run<S, R, E>(
-        &self,
-        states: Vec<S>,
-        f: impl Fn(&mut Comm<'_>, S) -> Result<R, E> + Sync,
-    ) -> Result<Vec<R>, E>
+    pub fn run<S, R, E>(&self, states: Vec<S>, f: impl Fn(&mut Comm<'_>, S) -> Result<R, E> + Sync) -> Result<Vec<R>, E>
     where
         S: Send,
         R: Send,
@@ -115,18 +103,11 @@ impl World {
     {
         let ranks = self.mesh.ranks();
         if states.len() != ranks {
-            return Err(CommError::Ranks {
-                given: states.len(),
-                ranks,
-            }
-            .into());
+            return Err(CommError::Ranks { given: states.len(), ranks }.into());
         }
         self.check()?;
         let results = if ranks == 1 {
-            states
-                .into_iter()
-                .map(|s| self.run_rank(0, s, &f))
-                .collect()
+            states.into_iter().map(|s| self.run_rank(0, s, &f)).collect()
         } else {
             self.run_threads(states, &f)
         };
@@ -149,61 +130,33 @@ impl World {
                 let builder = std::thread::Builder::new().name(format!("rank {rank}"));
                 let thread = builder.spawn_scoped(scope, move || self.run_rank(rank, state, f));
                 thread.map_err(|e| {
-                    let error = CommError::Spawn {
-                        rank,
-                        message: e.to_string(),
-                    };
+                    let error = CommError::Spawn { rank, message: e.to_string() };
                     self.stop(rank, error.clone());
                     error
                 })
             };
             let threads: Vec<_> = states.into_iter().enumerate().map(spawn).collect();
-            let join =
-                |(rank, thread): (usize, Result<std::thread::ScopedJoinHandle<_>, CommError>)| {
-                    let joined = thread?.join();
-                    joined.unwrap_or_else(|p| {
-                        Err(CommError::Panic {
-                            rank,
-                            message: panic_text(&*p),
-                        }
-                        .into())
-                    })
-                };
+            let join = |(rank, thread): (usize, Result<std::thread::ScopedJoinHandle<_>, CommError>)| {
+                let joined = thread?.join();
+                joined.unwrap_or_else(|p| Err(CommError::Panic { rank, message: panic_text(&*p) }.into()))
+            };
             threads.into_iter().enumerate().map(join).collect()
         })
     }
 
-    fn run_rank<S, R, E>(
-        &self,
-        rank: usize,
-        state: S,
-        f: &impl Fn(&mut Comm<'_>, S) -> Result<R, E>,
-    ) -> Result<R, E>
+    fn run_rank<S, R, E>(&self, rank: usize, state: S, f: &impl Fn(&mut Comm<'_>, S) -> Result<R, E>) -> Result<R, E>
     where
         E: From<CommError> + Display,
     {
         *lock(&self.places[rank]) = Place::Computing;
-        let mut comm = Comm {
-            world: self,
-            rank,
-            counts: Counts::default(),
-        };
+        let mut comm = Comm { world: self, rank, counts: Counts::default() };
         // A state that a panic leaves half-changed is not used again: the world stops for good.
         let result = match catch_unwind(AssertUnwindSafe(|| f(&mut comm, state))) {
             Ok(result) => result.inspect_err(|e| {
-                self.stop(
-                    rank,
-                    CommError::Rank {
-                        rank,
-                        message: e.to_string(),
-                    },
-                );
+                self.stop(rank, CommError::Rank { rank, message: e.to_string() });
             }),
             Err(panic) => {
-                let error = CommError::Panic {
-                    rank,
-                    message: panic_text(&*panic),
-                };
+                let error = CommError::Panic { rank, message: panic_text(&*panic) };
                 self.stop(rank, error.clone());
                 Err(error.into())
             }
@@ -272,9 +225,7 @@ fn check_mesh(mesh: &Mesh) -> Result<(), String> {
         ranks = ranks.saturating_mul(*size);
     }
     if ranks > MAX_RANKS {
-        return Err(format!(
-            "{ranks} ranks; one process runs at most {MAX_RANKS}"
-        ));
+        return Err(format!("{ranks} ranks; one process runs at most {MAX_RANKS}"));
     }
     Ok(())
 }
@@ -296,8 +247,7 @@ fn first_error<R, E>(results: Vec<Result<R, E>>, first: Option<usize>) -> Result
 /// The text of a panic.
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".into())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
 /// Locks, whatever happened to other holders: the data are consistent at every unlock.

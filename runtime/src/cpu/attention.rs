@@ -84,33 +84,16 @@ impl<'a> Shape<'a> {
     }
 
     /// Checks a buffer of rows of this padded width, `len` of it real.
-    fn check(
-        &self,
-        task: &Task,
-        buffer: usize,
-        rows: Rows,
-        len: usize,
-    ) -> Result<Pointer, KernelError> {
+    fn check(&self, task: &Task, buffer: usize, rows: Rows, len: usize) -> Result<Pointer, KernelError> {
         let k = self.kernel;
         let loops = match rows {
             Rows::Query(w) => {
                 let row = k.g.size * k.r.size * w;
-                vec![
-                    (self.b, k.s.size * row),
-                    (self.s.len, row),
-                    (self.g, k.r.size * w),
-                    (self.r, w),
-                    (len, 1),
-                ]
+                vec![(self.b, k.s.size * row), (self.s.len, row), (self.g, k.r.size * w), (self.r, w), (len, 1)]
             }
             Rows::Key(w) => {
                 let row = k.g.size * w;
-                vec![
-                    (self.b, k.t.size * row),
-                    (self.t.len, row),
-                    (self.g, w),
-                    (len, 1),
-                ]
+                vec![(self.b, k.t.size * row), (self.t.len, row), (self.g, w), (len, 1)]
             }
         };
         task.check(buffer, k.dtype, 0, loops)
@@ -122,11 +105,7 @@ impl<'a> Shape<'a> {
         let row = k.g.size * k.r.size * w;
         let at = (head[0] * k.s.size + i) * row + (head[1] * k.r.size + head[2]) * w;
         // SAFETY: the caller passes a checked buffer and indices of real entries.
-        Matrix {
-            ptr: unsafe { p.at(at) },
-            row,
-            col: 1,
-        }
+        Matrix { ptr: unsafe { p.at(at) }, row, col: 1 }
     }
 
     /// The matrix of the keys or values of one head, from local position `j` on.
@@ -134,21 +113,13 @@ impl<'a> Shape<'a> {
         let k = self.kernel;
         let row = k.g.size * w;
         // SAFETY: as for `queries`.
-        Matrix {
-            ptr: unsafe { p.at((b * k.t.size + j) * row + g * w) },
-            row,
-            col: 1,
-        }
+        Matrix { ptr: unsafe { p.at((b * k.t.size + j) * row + g * w) }, row, col: 1 }
     }
 
     /// The local keys that the query at local position `i` sees.
     fn seen(&self, i: usize) -> (usize, usize) {
         let global = self.s.start + i;
-        let to = if self.kernel.causal {
-            global + 1
-        } else {
-            usize::MAX
-        };
+        let to = if self.kernel.causal { global + 1 } else { usize::MAX };
         let from = match self.kernel.window {
             0 => 0,
             w => (global + 1).saturating_sub(w),
@@ -168,9 +139,7 @@ impl<'a> Shape<'a> {
     fn key_blocks(&self, i: usize, n: usize) -> impl Iterator<Item = (usize, usize)> {
         let (from, to) = (self.seen(i).0, self.seen(i + n - 1).1);
         let first = from / KEYS * KEYS;
-        (first..to.max(first))
-            .step_by(KEYS)
-            .map(move |j| (j, KEYS.min(to - j)))
+        (first..to.max(first)).step_by(KEYS).map(move |j| (j, KEYS.min(to - j)))
     }
 }
 
@@ -186,11 +155,7 @@ unsafe fn run_forward<E: Elem>(task: &Task, k: &AttentionKernel) -> Result<(), K
     task.pool.run(heads * blocks, &|unit| {
         // The blocks with the most keys first: they take longest.
         let (head, block) = (unit / blocks, blocks - 1 - unit % blocks);
-        let head = [
-            head / shape.r / shape.g,
-            head / shape.r % shape.g,
-            head % shape.r,
-        ];
+        let head = [head / shape.r / shape.g, head / shape.r % shape.g, head % shape.r];
         with_scratch::<E, _>(QUERIES * (KEYS + shape.h + 1), |scratch| {
             // SAFETY: buffers were checked; units write different rows.
             unsafe { forward_block(&shape, [q, key, v, o, lse], head, block * QUERIES, scratch) };
@@ -220,11 +185,7 @@ unsafe fn forward_block<E: Elem>(
         let [b, g, _] = head;
         for (j, m) in shape.key_blocks(i, n) {
             let keys = shape.keys::<E>(key, k.e.size, b, g, j).transposed();
-            let tile = Matrix {
-                ptr: scores.as_mut_ptr(),
-                row: KEYS,
-                col: 1,
-            };
+            let tile = Matrix { ptr: scores.as_mut_ptr(), row: KEYS, col: 1 };
             multiply((n, m, shape.e), tile, false, queries, keys, E::of(k.scale));
             for row in 0..n {
                 let (from, to) = shape.seen_in(i + row, j, m);
@@ -234,33 +195,19 @@ unsafe fn forward_block<E: Elem>(
                 online_row(shape.simd, line, (from, to), &mut top[row], sum, acc);
             }
             let values = shape.keys::<E>(v, k.h.size, b, g, j);
-            let tile = Matrix {
-                ptr: scores.as_mut_ptr(),
-                row: KEYS,
-                col: 1,
-            };
-            let acc = Matrix {
-                ptr: out.as_mut_ptr(),
-                row: h,
-                col: 1,
-            };
+            let tile = Matrix { ptr: scores.as_mut_ptr(), row: KEYS, col: 1 };
+            let acc = Matrix { ptr: out.as_mut_ptr(), row: h, col: 1 };
             multiply((n, h, m), acc, true, tile, values, E::ONE);
         }
         let o = shape.queries::<E>(o, k.h.size, head, i);
         let lse = shape.queries::<E>(lse, 1, head, i);
         for row in 0..n {
             // A query that saw no key: zero, and the logarithm of nothing.
-            let inverse = if sums[row] == 0.0 {
-                0.0
-            } else {
-                1.0 / sums[row]
-            };
+            let inverse = if sums[row] == 0.0 { 0.0 } else { 1.0 / sums[row] };
             for (c, x) in out[row * h..(row + 1) * h].iter().enumerate() {
                 o.ptr.add(row * o.row + c).write(E::of(x.wide() * inverse));
             }
-            lse.ptr
-                .add(row * lse.row)
-                .write(E::of(top[row].wide() + sums[row].ln()));
+            lse.ptr.add(row * lse.row).write(E::of(top[row].wide() + sums[row].ln()));
         }
     }
 }
@@ -296,10 +243,8 @@ fn online_row<E: Elem>(
 
 unsafe fn run_backward<E: Elem>(task: &Task, k: &AttentionKernel) -> Result<(), KernelError> {
     let shape = Shape::new(task, k)?;
-    let query =
-        |i, w: &autoshard_ir::kernel::Extent, len| shape.check(task, i, Rows::Query(w.size), len);
-    let keys =
-        |i, w: &autoshard_ir::kernel::Extent, len| shape.check(task, i, Rows::Key(w.size), len);
+    let query = |i, w: &autoshard_ir::kernel::Extent, len| shape.check(task, i, Rows::Query(w.size), len);
+    let keys = |i, w: &autoshard_ir::kernel::Extent, len| shape.check(task, i, Rows::Key(w.size), len);
     let grads = Grads {
         q: query(0, &k.e, shape.e)?,
         k: keys(1, &k.e, shape.e)?,
@@ -317,16 +262,8 @@ unsafe fn run_backward<E: Elem>(task: &Task, k: &AttentionKernel) -> Result<(), 
         with_scratch::<E, _>(2 * QUERIES * KEYS, |scratch| {
             // SAFETY: buffers were checked; units write different heads.
             unsafe {
-                clear(
-                    shape.keys::<E>(grads.dk, k.e.size, b, g, 0),
-                    shape.t.len,
-                    shape.e,
-                );
-                clear(
-                    shape.keys::<E>(grads.dv, k.h.size, b, g, 0),
-                    shape.t.len,
-                    shape.h,
-                );
+                clear(shape.keys::<E>(grads.dk, k.e.size, b, g, 0), shape.t.len, shape.e);
+                clear(shape.keys::<E>(grads.dv, k.h.size, b, g, 0), shape.t.len, shape.h);
                 for r in 0..shape.r {
                     for i in (0..shape.s.len).step_by(QUERIES) {
                         backward_block(&shape, &grads, [b, g, r], i, scratch);
@@ -362,13 +299,7 @@ unsafe fn clear<E: Elem>(m: Matrix<E>, rows: usize, cols: usize) {
 ///
 /// With P = exp(scale·QKᵀ − lse): dV += PᵀdO, dS = P·(dOVᵀ − rowsum(dO·O))·scale, dQ += dS·K,
 /// dK += dSᵀQ.
-unsafe fn backward_block<E: Elem>(
-    shape: &Shape,
-    x: &Grads,
-    head: [usize; 3],
-    i: usize,
-    scratch: &mut [E],
-) {
+unsafe fn backward_block<E: Elem>(shape: &Shape, x: &Grads, head: [usize; 3], i: usize, scratch: &mut [E]) {
     let (k, n, simd) = (shape.kernel, QUERIES.min(shape.s.len - i), shape.simd);
     let (e, h, [b, g, _]) = (shape.e, shape.h, head);
     let (p, ds) = scratch.split_at_mut(QUERIES * KEYS);
@@ -388,28 +319,10 @@ unsafe fn backward_block<E: Elem>(
         for (j, m) in shape.key_blocks(i, n) {
             let keys = shape.keys::<E>(x.k, k.e.size, b, g, j);
             let values = shape.keys::<E>(x.v, k.h.size, b, g, j);
-            let (dk, dv) = (
-                shape.keys(x.dk, k.e.size, b, g, j),
-                shape.keys(x.dv, k.h.size, b, g, j),
-            );
-            let p_tile = Matrix {
-                ptr: p.as_mut_ptr(),
-                row: KEYS,
-                col: 1,
-            };
-            let ds_tile = Matrix {
-                ptr: ds.as_mut_ptr(),
-                row: KEYS,
-                col: 1,
-            };
-            multiply(
-                (n, m, e),
-                p_tile,
-                false,
-                q,
-                keys.transposed(),
-                E::of(k.scale),
-            );
+            let (dk, dv) = (shape.keys(x.dk, k.e.size, b, g, j), shape.keys(x.dv, k.h.size, b, g, j));
+            let p_tile = Matrix { ptr: p.as_mut_ptr(), row: KEYS, col: 1 };
+            let ds_tile = Matrix { ptr: ds.as_mut_ptr(), row: KEYS, col: 1 };
+            multiply((n, m, e), p_tile, false, q, keys.transposed(), E::of(k.scale));
             multiply((n, m, h), ds_tile, false, d_o, values.transposed(), E::ONE);
             for (row, shift) in delta[..n].iter().enumerate() {
                 let (from, to) = shape.seen_in(i + row, j, m);
@@ -423,26 +336,11 @@ unsafe fn backward_block<E: Elem>(
                 }
                 if from < to {
                     let lse = lse.ptr.add(row * lse.row).read();
-                    backward_row(
-                        simd,
-                        lse,
-                        E::of(*shift),
-                        E::of(k.scale),
-                        &mut p[from..to],
-                        &mut ds[from..to],
-                    );
+                    backward_row(simd, lse, E::of(*shift), E::of(k.scale), &mut p[from..to], &mut ds[from..to]);
                 }
             }
-            let p_tile = Matrix {
-                ptr: p.as_mut_ptr(),
-                row: KEYS,
-                col: 1,
-            };
-            let ds_tile = Matrix {
-                ptr: ds.as_mut_ptr(),
-                row: KEYS,
-                col: 1,
-            };
+            let p_tile = Matrix { ptr: p.as_mut_ptr(), row: KEYS, col: 1 };
+            let ds_tile = Matrix { ptr: ds.as_mut_ptr(), row: KEYS, col: 1 };
             multiply((m, h, n), dv, true, p_tile.transposed(), d_o, E::ONE);
             multiply((n, e, m), dq, true, ds_tile, keys, E::ONE);
             multiply((m, e, n), dk, true, ds_tile.transposed(), q, E::ONE);

@@ -14,11 +14,7 @@ struct Plain<'a> {
 impl<'a> Plain<'a> {
     fn new(k: &'a AttentionKernel, rank: usize) -> Plain<'a> {
         let parts = [&k.b, &k.s, &k.t, &k.g, &k.r, &k.e, &k.h].map(|e| e.part(&mesh(), &[rank]));
-        Plain {
-            k,
-            start: parts.map(|p| p.start),
-            len: parts.map(|p| p.len),
-        }
+        Plain { k, start: parts.map(|p| p.start), len: parts.map(|p| p.len) }
     }
     fn q(&self, b: usize, s: usize, g: usize, r: usize, w: usize, c: usize) -> usize {
         let k = self.k;
@@ -33,36 +29,22 @@ impl<'a> Plain<'a> {
     }
     fn sizes(&self) -> [usize; 5] {
         let k = self.k;
-        let (rows, keys) = (
-            k.b.size * k.s.size * k.g.size * k.r.size,
-            k.b.size * k.t.size * k.g.size,
-        );
-        [
-            rows * k.e.size,
-            keys * k.e.size,
-            keys * k.h.size,
-            rows * k.h.size,
-            rows,
-        ]
+        let (rows, keys) = (k.b.size * k.s.size * k.g.size * k.r.size, k.b.size * k.t.size * k.g.size);
+        [rows * k.e.size, keys * k.e.size, keys * k.h.size, rows * k.h.size, rows]
     }
     fn heads(&self) -> Vec<[usize; 4]> {
         let [b, s, _, g, r, ..] = self.len;
-        let all = (0..b).flat_map(|b| {
-            (0..s).flat_map(move |s| (0..g).flat_map(move |g| (0..r).map(move |r| [b, s, g, r])))
-        });
+        let all =
+            (0..b).flat_map(|b| (0..s).flat_map(move |s| (0..g).flat_map(move |g| (0..r).map(move |r| [b, s, g, r]))));
         all.collect()
     }
 
     fn scores(&self, x: &[Tensor], [b, s, g, r]: [usize; 4]) -> Vec<Option<f64>> {
         let (k, e) = (self.k, self.k.e.size);
         let dot = |t| {
-            (0..self.len[5])
-                .map(|c| x[0].get(self.q(b, s, g, r, e, c)) * x[1].get(self.kv(b, t, g, e, c)))
-                .sum::<f64>()
+            (0..self.len[5]).map(|c| x[0].get(self.q(b, s, g, r, e, c)) * x[1].get(self.kv(b, t, g, e, c))).sum::<f64>()
         };
-        (0..self.len[2])
-            .map(|t| self.sees(s, t).then(|| k.scale * dot(t)))
-            .collect()
+        (0..self.len[2]).map(|t| self.sees(s, t).then(|| k.scale * dot(t))).collect()
     }
 
     /// o and lse; canaries in tails.
@@ -72,21 +54,12 @@ impl<'a> Plain<'a> {
         for at in self.heads() {
             let [b, s, g, r] = at;
             let scores = self.scores(x, at);
-            let top = scores
-                .iter()
-                .flatten()
-                .fold(f64::NEG_INFINITY, |m, x| m.max(*x));
+            let top = scores.iter().flatten().fold(f64::NEG_INFINITY, |m, x| m.max(*x));
             let weight = |t: usize| scores[t].map_or(0.0, |x| (x - top).exp());
             let sum: f64 = (0..scores.len()).map(weight).sum();
-            lse[self.q(b, s, g, r, 1, 0)] = if sum == 0.0 {
-                f64::NEG_INFINITY
-            } else {
-                top + sum.ln()
-            };
+            lse[self.q(b, s, g, r, 1, 0)] = if sum == 0.0 { f64::NEG_INFINITY } else { top + sum.ln() };
             for c in 0..self.len[6] {
-                let total: f64 = (0..scores.len())
-                    .map(|t| weight(t) * x[2].get(self.kv(b, t, g, h, c)))
-                    .sum();
+                let total: f64 = (0..scores.len()).map(|t| weight(t) * x[2].get(self.kv(b, t, g, h, c))).sum();
                 o[self.q(b, s, g, r, h, c)] = if sum == 0.0 { 0.0 } else { total / sum };
             }
         }
@@ -97,9 +70,9 @@ impl<'a> Plain<'a> {
     fn backward(&self, x: &[Tensor], o: &[f64], lse: &[f64], d_o: &Tensor) -> [Vec<f64>; 3] {
         let (e, h, n) = (self.k.e.size, self.k.h.size, self.sizes());
         let [mut dq, mut dk, mut dv] = [n[0], n[1], n[2]].map(|n| vec![CANARY; n]);
-        for (b, t, g) in (0..self.len[0]).flat_map(|b| {
-            (0..self.len[2]).flat_map(move |t| (0..self.len[3]).map(move |g| (b, t, g)))
-        }) {
+        for (b, t, g) in
+            (0..self.len[0]).flat_map(|b| (0..self.len[2]).flat_map(move |t| (0..self.len[3]).map(move |g| (b, t, g))))
+        {
             (0..self.len[5]).for_each(|c| dk[self.kv(b, t, g, e, c)] = 0.0);
             (0..self.len[6]).for_each(|c| dv[self.kv(b, t, g, h, c)] = 0.0);
         }
@@ -107,15 +80,11 @@ impl<'a> Plain<'a> {
             let [b, s, g, r] = at;
             (0..self.len[5]).for_each(|c| dq[self.q(b, s, g, r, e, c)] = 0.0);
             let grad = |c: usize| d_o.get(self.q(b, s, g, r, h, c));
-            let delta: f64 = (0..self.len[6])
-                .map(|c| grad(c) * o[self.q(b, s, g, r, h, c)])
-                .sum();
+            let delta: f64 = (0..self.len[6]).map(|c| grad(c) * o[self.q(b, s, g, r, h, c)]).sum();
             for (t, score) in self.scores(x, at).into_iter().enumerate() {
                 let Some(score) = score else { continue };
                 let p = (score - lse[self.q(b, s, g, r, 1, 0)]).exp();
-                let dp: f64 = (0..self.len[6])
-                    .map(|c| grad(c) * x[2].get(self.kv(b, t, g, h, c)))
-                    .sum();
+                let dp: f64 = (0..self.len[6]).map(|c| grad(c) * x[2].get(self.kv(b, t, g, h, c))).sum();
                 let ds = p * (dp - delta) * self.k.scale;
                 (0..self.len[6]).for_each(|c| dv[self.kv(b, t, g, h, c)] += p * grad(c));
                 for c in 0..self.len[5] {
@@ -131,14 +100,9 @@ impl<'a> Plain<'a> {
 fn compare(got: &[Tensor], want: &[Vec<f64>], what: &str) {
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let tolerance = if g.dtype == DType::F32 { 1e-5 } else { 1e-12 };
-        w.iter().enumerate().for_each(|(j, w)| {
-            assert_near(
-                g.get(j),
-                *w,
-                tolerance,
-                &format!("{what}: result {i} at {j}"),
-            )
-        });
+        w.iter()
+            .enumerate()
+            .for_each(|(j, w)| assert_near(g.get(j), *w, tolerance, &format!("{what}: result {i} at {j}")));
     }
 }
 
@@ -146,19 +110,9 @@ fn check(k: &AttentionKernel, rank: usize) {
     let plain = Plain::new(k, rank);
     let n = plain.sizes();
     let t = k.dtype;
-    let x = [
-        Tensor::noise(t, n[0], 1),
-        Tensor::noise(t, n[1], 2),
-        Tensor::noise(t, n[2], 3),
-    ];
+    let x = [Tensor::noise(t, n[0], 1), Tensor::noise(t, n[1], 2), Tensor::noise(t, n[2], 3)];
     let results = [Tensor::canary(t, n[3]), Tensor::canary(t, n[4])];
-    let got = run(
-        &kernel(3, 2, KernelBody::Attention(k.clone())),
-        rank,
-        &x,
-        &results,
-    )
-    .unwrap();
+    let got = run(&kernel(3, 2, KernelBody::Attention(k.clone())), rank, &x, &results).unwrap();
     let want = plain.forward(&x);
     let what = format!("{t} rank {rank} causal {} window {}", k.causal, k.window);
     compare(&got, &want, &what);
@@ -167,13 +121,7 @@ fn check(k: &AttentionKernel, rank: usize) {
     let [q, key, v] = x.clone();
     let operands = [q, key, v, got[0].clone(), got[1].clone(), d_o.clone()];
     let results = [n[0], n[1], n[2]].map(|n| Tensor::canary(t, n));
-    let got = run(
-        &kernel(6, 3, KernelBody::AttentionBackward(k.clone())),
-        rank,
-        &operands,
-        &results,
-    )
-    .unwrap();
+    let got = run(&kernel(6, 3, KernelBody::AttentionBackward(k.clone())), rank, &operands, &results).unwrap();
     compare(&got, &plain.backward(&x, &want[0], &want[1], &d_o), &what);
 }
 
@@ -195,21 +143,10 @@ fn shape(s: Extent, t: Extent, dtype: DType) -> AttentionKernel {
 
 #[test]
 fn masks_of_every_kind() {
-    for (n, dtype) in [1, 17, 200]
-        .into_iter()
-        .flat_map(|n| [DType::F32, DType::F64].map(|t| (n, t)))
-    {
+    for (n, dtype) in [1, 17, 200].into_iter().flat_map(|n| [DType::F32, DType::F64].map(|t| (n, t))) {
         for (causal, window) in [(false, 0), (true, 0), (true, 1), (true, 70), (false, 5)] {
             let b = whole("b", 1);
-            check(
-                &AttentionKernel {
-                    causal,
-                    window,
-                    b,
-                    ..shape(whole("s", n), whole("t", n), dtype)
-                },
-                0,
-            );
+            check(&AttentionKernel { causal, window, b, ..shape(whole("s", n), whole("t", n), dtype) }, 0);
         }
     }
 }
@@ -221,34 +158,10 @@ fn positions_are_global_and_tails_untouched() {
         check(&shape(split("s", 200), whole("t", 200), dtype), rank);
         check(&shape(whole("s", 40), split("t", 40), dtype), rank);
         check(&shape(split("s", 40), split("t", 40), dtype), rank);
-        check(
-            &AttentionKernel {
-                g: split("g", 4),
-                ..shape(whole("s", 9), whole("t", 9), dtype)
-            },
-            rank,
-        );
-        check(
-            &AttentionKernel {
-                r: split("r", 4),
-                ..shape(whole("s", 9), whole("t", 9), dtype)
-            },
-            rank,
-        );
-        check(
-            &AttentionKernel {
-                b: split("b", 2),
-                ..shape(whole("s", 9), whole("t", 9), dtype)
-            },
-            rank,
-        );
-        check(
-            &AttentionKernel {
-                window: 6,
-                ..shape(split("s", 4), split("t", 50), dtype)
-            },
-            rank,
-        );
+        check(&AttentionKernel { g: split("g", 4), ..shape(whole("s", 9), whole("t", 9), dtype) }, rank);
+        check(&AttentionKernel { r: split("r", 4), ..shape(whole("s", 9), whole("t", 9), dtype) }, rank);
+        check(&AttentionKernel { b: split("b", 2), ..shape(whole("s", 9), whole("t", 9), dtype) }, rank);
+        check(&AttentionKernel { window: 6, ..shape(split("s", 4), split("t", 50), dtype) }, rank);
     }
 }
 
@@ -256,13 +169,7 @@ fn positions_are_global_and_tails_untouched() {
 fn a_query_that_sees_nothing() {
     // The window has moved past the last key: 20 queries, 4 keys.
     for dtype in [DType::F32, DType::F64] {
-        check(
-            &AttentionKernel {
-                window: 3,
-                ..shape(whole("s", 20), whole("t", 4), dtype)
-            },
-            0,
-        );
+        check(&AttentionKernel { window: 3, ..shape(whole("s", 20), whole("t", 4), dtype) }, 0);
         // The third rank's keys all lie ahead of the first queries.
         check(&shape(whole("s", 20), split("t", 20), dtype), 2);
     }
@@ -271,31 +178,16 @@ fn a_query_that_sees_nothing() {
 #[test]
 fn large_scores_do_not_overflow() {
     for dtype in [DType::F32, DType::F64] {
-        let k = AttentionKernel {
-            scale: 1000.0,
-            ..shape(whole("s", 140), whole("t", 140), dtype)
-        };
+        let k = AttentionKernel { scale: 1000.0, ..shape(whole("s", 140), whole("t", 140), dtype) };
         let plain = Plain::new(&k, 0);
         let n = plain.sizes();
-        let x = [
-            Tensor::noise(dtype, n[0], 1),
-            Tensor::noise(dtype, n[1], 2),
-            Tensor::noise(dtype, n[2], 3),
-        ];
+        let x = [Tensor::noise(dtype, n[0], 1), Tensor::noise(dtype, n[1], 2), Tensor::noise(dtype, n[2], 3)];
         let results = [Tensor::canary(dtype, n[3]), Tensor::canary(dtype, n[4])];
-        let got = run(
-            &kernel(3, 2, KernelBody::Attention(k.clone())),
-            0,
-            &x,
-            &results,
-        )
-        .unwrap();
+        let got = run(&kernel(3, 2, KernelBody::Attention(k.clone())), 0, &x, &results).unwrap();
         let want = plain.forward(&x);
         for (got, want) in got.iter().zip(&want) {
             // Scores of thousands have few digits after the point in f32.
-            want.iter()
-                .enumerate()
-                .for_each(|(i, w)| assert_near(got.get(i), *w, 2e-3, "large"));
+            want.iter().enumerate().for_each(|(i, w)| assert_near(got.get(i), *w, 2e-3, "large"));
         }
     }
 }

@@ -14,11 +14,7 @@ const GRAIN: usize = 1 << 17;
 /// As for [`super::execute`].
 pub(super) unsafe fn execute(task: &Task, k: &CopyKernel) -> Result<(), KernelError> {
     // Check all boxes before the first write.
-    let boxes = k
-        .boxes
-        .iter()
-        .map(|b| Box::new(task, k.dtype, b))
-        .collect::<Result<Vec<_>, _>>()?;
+    let boxes = k.boxes.iter().map(|b| Box::new(task, k.dtype, b)).collect::<Result<Vec<_>, _>>()?;
     // SAFETY: the boxes were checked; the caller's promise covers the rest.
     unsafe {
         if let Some((value, len)) = k.fill {
@@ -45,9 +41,7 @@ unsafe fn fill(task: &Task, dtype: DType, value: f64, len: usize) -> Result<(), 
             DType::F64 => std::slice::from_raw_parts_mut(out.at(0), len).fill(value),
             DType::F32 => std::slice::from_raw_parts_mut(out.at(0), len).fill(value as f32),
             DType::I32 => std::slice::from_raw_parts_mut(out.at(0), len).fill(value as i32),
-            DType::Bf16 => {
-                std::slice::from_raw_parts_mut(out.at(0), len).fill(to_bf16(value as f32))
-            }
+            DType::Bf16 => std::slice::from_raw_parts_mut(out.at(0), len).fill(to_bf16(value as f32)),
         }
     }
     Ok(())
@@ -65,18 +59,10 @@ struct Box {
 impl Box {
     fn new(task: &Task, dtype: DType, b: &CopyBox) -> Result<Box, KernelError> {
         if b.source >= task.kernel.operands {
-            return Err(task.malformed(format!(
-                "a copy from operand {}, which does not exist",
-                b.source
-            )));
+            return Err(task.malformed(format!("a copy from operand {}, which does not exist", b.source)));
         }
         let from = task.check(b.source, dtype, b.from, b.loops.iter().map(|l| (l.0, l.1)))?;
-        let to = task.check(
-            task.kernel.operands,
-            dtype,
-            b.to,
-            b.loops.iter().map(|l| (l.0, l.2)),
-        )?;
+        let to = task.check(task.kernel.operands, dtype, b.to, b.loops.iter().map(|l| (l.0, l.2)))?;
         let mut outer: Vec<(usize, usize, usize)> = vec![];
         for (len, from, to) in b.loops.iter().copied().filter(|l| l.0 != 1) {
             match outer.last_mut() {
@@ -87,13 +73,7 @@ impl Box {
             }
         }
         let lane = outer.pop().unwrap_or((1, 1, 1));
-        Ok(Box {
-            from,
-            to,
-            first: (b.from, b.to),
-            outer,
-            lane,
-        })
+        Ok(Box { from, to, first: (b.from, b.to), outer, lane })
     }
 
     unsafe fn run<T: Copy + 'static>(&self, task: &Task) {
@@ -149,36 +129,13 @@ mod tests {
         for dtype in DType::ALL {
             // A transpose of [5, 7] into columns 2.. of [7, 8], and one strided row elsewhere.
             let boxes = vec![
-                CopyBox {
-                    source: 0,
-                    from: 0,
-                    to: 2,
-                    loops: vec![(5, 7, 1), (7, 1, 8)],
-                },
-                CopyBox {
-                    source: 1,
-                    from: 1,
-                    to: 0,
-                    loops: vec![(7, 2, 8)],
-                },
+                CopyBox { source: 0, from: 0, to: 2, loops: vec![(5, 7, 1), (7, 1, 8)] },
+                CopyBox { source: 1, from: 1, to: 0, loops: vec![(7, 2, 8)] },
             ];
-            let body = KernelBody::Copy(CopyKernel {
-                dtype,
-                fill: Some((3.0, 56)),
-                boxes,
-            });
+            let body = KernelBody::Copy(CopyKernel { dtype, fill: Some((3.0, 56)), boxes });
             let values: Vec<f64> = (0..35).map(|i| i as f64).collect();
-            let operands = [
-                Tensor::new(dtype, &values),
-                Tensor::new(dtype, &values[..15]),
-            ];
-            let out = run(
-                &kernel(2, 1, body),
-                0,
-                &operands,
-                &[Tensor::canary(dtype, 56)],
-            )
-            .unwrap();
+            let operands = [Tensor::new(dtype, &values), Tensor::new(dtype, &values[..15])];
+            let out = run(&kernel(2, 1, body), 0, &operands, &[Tensor::canary(dtype, 56)]).unwrap();
             for (i, j) in (0..7).flat_map(|i| (0..8).map(move |j| (i, j))) {
                 let want = match j {
                     0 => (1 + 2 * i) as f64,
@@ -194,43 +151,14 @@ mod tests {
     fn large_and_merged() {
         let n = 300_000;
         let loops = vec![(3, n / 3, n / 3), (n / 3, 1, 1)];
-        let boxes = vec![CopyBox {
-            source: 0,
-            from: 0,
-            to: 0,
-            loops,
-        }];
-        let body = KernelBody::Copy(CopyKernel {
-            dtype: DType::F32,
-            fill: None,
-            boxes,
-        });
+        let boxes = vec![CopyBox { source: 0, from: 0, to: 0, loops }];
+        let body = KernelBody::Copy(CopyKernel { dtype: DType::F32, fill: None, boxes });
         let a = Tensor::noise(DType::F32, n, 1);
-        let out = run(
-            &kernel(1, 1, body),
-            0,
-            std::slice::from_ref(&a),
-            &[Tensor::canary(DType::F32, n)],
-        );
+        let out = run(&kernel(1, 1, body), 0, std::slice::from_ref(&a), &[Tensor::canary(DType::F32, n)]);
         assert_eq!(out.unwrap()[0], a);
-        let boxes = vec![CopyBox {
-            source: 0,
-            from: 0,
-            to: 0,
-            loops: vec![(0, 1, 1)],
-        }];
-        let body = KernelBody::Copy(CopyKernel {
-            dtype: DType::F32,
-            fill: None,
-            boxes,
-        });
-        let out = run(
-            &kernel(1, 1, body),
-            0,
-            &[a],
-            &[Tensor::canary(DType::F32, 2)],
-        )
-        .unwrap();
+        let boxes = vec![CopyBox { source: 0, from: 0, to: 0, loops: vec![(0, 1, 1)] }];
+        let body = KernelBody::Copy(CopyKernel { dtype: DType::F32, fill: None, boxes });
+        let out = run(&kernel(1, 1, body), 0, &[a], &[Tensor::canary(DType::F32, 2)]).unwrap();
         assert_eq!(out[0].get(1), CANARY);
     }
 }

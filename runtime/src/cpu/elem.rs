@@ -244,9 +244,7 @@ pub(crate) fn with_scratch<E: Elem, R>(len: usize, f: impl FnOnce(&mut [E]) -> R
     let start = memory.as_mut_ptr().cast::<u8>();
     // SAFETY: `words` leaves a line for the alignment; every bit pattern is a valid float; the
     // vector is borrowed for the slice's life.
-    let slice = unsafe {
-        std::slice::from_raw_parts_mut(start.add(start.align_offset(LINE)).cast::<E>(), len)
-    };
+    let slice = unsafe { std::slice::from_raw_parts_mut(start.add(start.align_offset(LINE)).cast::<E>(), len) };
     let result = f(slice);
     SCRATCH.with(|s| *s.borrow_mut() = memory);
     result
@@ -258,22 +256,8 @@ mod tests {
 
     #[test]
     fn bf16_rounds_to_nearest_even_like_the_type() {
-        for x in [
-            0.0f32,
-            -0.0,
-            1.0,
-            1.0 + 1.0 / 256.0,
-            1.0 + 3.0 / 256.0,
-            3.4e38,
-            -1e-40,
-            f32::INFINITY,
-            0.1,
-        ] {
-            assert_eq!(
-                from_bf16(to_bf16(x)) as f64,
-                DType::Bf16.round(x as f64),
-                "{x}"
-            );
+        for x in [0.0f32, -0.0, 1.0, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 3.4e38, -1e-40, f32::INFINITY, 0.1] {
+            assert_eq!(from_bf16(to_bf16(x)) as f64, DType::Bf16.round(x as f64), "{x}");
         }
         assert!(from_bf16(to_bf16(f32::from_bits(0x7FFF_FFFF))).is_nan());
     }

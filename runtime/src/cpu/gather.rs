@@ -56,22 +56,10 @@ struct Shape {
 }
 
 impl Shape {
-    unsafe fn new(
-        task: &Task,
-        k: &GatherKernel,
-        table: usize,
-        ids: usize,
-        rows: usize,
-    ) -> Result<Shape, KernelError> {
+    unsafe fn new(task: &Task, k: &GatherKernel, table: usize, ids: usize, rows: usize) -> Result<Shape, KernelError> {
         let (part, d) = (task.range(&k.table), task.range(&k.d).len);
         let lens: Vec<usize> = k.rows.iter().map(|e| task.range(e).len).collect();
-        let sizes = |last: &[usize]| {
-            k.rows
-                .iter()
-                .map(|e| e.size)
-                .chain(last.iter().copied())
-                .collect::<Vec<_>>()
-        };
+        let sizes = |last: &[usize]| k.rows.iter().map(|e| e.size).chain(last.iter().copied()).collect::<Vec<_>>();
         task.check_packed(&sizes(&[k.d.size]))?;
         task.check_packed(&[k.table.size, k.d.size])?;
         let mut strides = vec![1; k.rows.len()];
@@ -81,23 +69,11 @@ impl Shape {
         let stride = k.d.size;
         let loops = || lens.iter().copied().zip(strides.iter().copied());
         let table = task.check(table, k.dtype, 0, [(part.len, stride), (d, 1)])?;
-        let rows = task.check(
-            rows,
-            k.dtype,
-            0,
-            loops().map(|(l, s)| (l, s * stride)).chain([(d, 1)]),
-        )?;
+        let rows = task.check(rows, k.dtype, 0, loops().map(|(l, s)| (l, s * stride)).chain([(d, 1)]))?;
         let ids = task.check(ids, DType::I32, 0, loops())?;
         // SAFETY: the view of the ids was checked.
         let targets = unsafe { resolve(task, ids, &lens, &strides, part, k.table.global) }?;
-        Ok(Shape {
-            table,
-            rows,
-            stride,
-            d,
-            part: part.len,
-            targets,
-        })
+        Ok(Shape { table, rows, stride, d, part: part.len, targets })
     }
 
     unsafe fn gather<T: Copy + Default>(&self, task: &Task) {
@@ -109,9 +85,7 @@ impl Shape {
                 unsafe {
                     let out = self.rows.at::<T>(row * self.stride);
                     match target {
-                        Some(r) => {
-                            out.copy_from_nonoverlapping(self.table.at(r * self.stride), self.d)
-                        }
+                        Some(r) => out.copy_from_nonoverlapping(self.table.at(r * self.stride), self.d),
                         None => std::slice::from_raw_parts_mut(out, self.d).fill(T::default()),
                     }
                 }
@@ -164,14 +138,7 @@ unsafe fn resolve(
                 let local = global.checked_sub(part.start).filter(|l| *l < part.len);
                 targets.push((at, local));
             }
-            _ => {
-                return Err(KernelError::Id {
-                    kernel: task.kernel.name.clone(),
-                    row,
-                    id,
-                    size,
-                })
-            }
+            _ => return Err(KernelError::Id { kernel: task.kernel.name.clone(), row, id, size }),
         }
     }
     Ok(targets)
@@ -190,31 +157,14 @@ mod tests {
 
     #[test]
     fn gather_reads_its_part_and_zeros_elsewhere() {
-        for (dtype, rank) in DType::ALL
-            .into_iter()
-            .flat_map(|d| (0..3).map(move |r| (d, r)))
-        {
+        for (dtype, rank) in DType::ALL.into_iter().flat_map(|d| (0..3).map(move |r| (d, r))) {
             // Rows [2, 7 over 3]: local [2, 3]; table 10 over 3: local 4.
             let rows = vec![whole("b", 2), split("s", 7)];
-            let k = GatherKernel {
-                rows,
-                table: split("v", 10),
-                d: whole("d", 5),
-                dtype,
-            };
-            let (srange, vrange) = (
-                mesh().part(7, &k.rows[1].axes, &[rank]),
-                mesh().part(10, &k.table.axes, &[rank]),
-            );
+            let k = GatherKernel { rows, table: split("v", 10), d: whole("d", 5), dtype };
+            let (srange, vrange) = (mesh().part(7, &k.rows[1].axes, &[rank]), mesh().part(10, &k.table.axes, &[rank]));
             let operands = [Tensor::noise(dtype, 20, 1), ids(6, 10)];
             let body = KernelBody::Gather(k);
-            let out = run(
-                &kernel(2, 1, body),
-                rank,
-                &operands,
-                &[Tensor::canary(dtype, 30)],
-            )
-            .unwrap();
+            let out = run(&kernel(2, 1, body), rank, &operands, &[Tensor::canary(dtype, 30)]).unwrap();
             for (b, s, d) in (0..30).map(|i| (i / 15, i / 5 % 3, i % 5)) {
                 let id = operands[1].get(b * 3 + s) as usize;
                 let want = match id.checked_sub(vrange.start) {
@@ -229,35 +179,18 @@ mod tests {
 
     #[test]
     fn scatter_adds_repeated_ids_in_row_order() {
-        for (dtype, rank) in [DType::F32, DType::F64]
-            .into_iter()
-            .flat_map(|d| (0..3).map(move |r| (d, r)))
-        {
+        for (dtype, rank) in [DType::F32, DType::F64].into_iter().flat_map(|d| (0..3).map(move |r| (d, r))) {
             let (rows, d) = (500, 70);
-            let k = GatherKernel {
-                rows: vec![whole("n", rows)],
-                table: split("v", 11),
-                d: whole("d", d),
-                dtype,
-            };
+            let k = GatherKernel { rows: vec![whole("n", rows)], table: split("v", 11), d: whole("d", d), dtype };
             let part = mesh().part(11, &k.table.axes, &[rank]);
             let operands = [Tensor::noise(dtype, rows * d, 2), ids(rows, 11)];
             let body = KernelBody::Scatter(k);
-            let out = run(
-                &kernel(2, 1, body),
-                rank,
-                &operands,
-                &[Tensor::canary(dtype, 4 * d)],
-            )
-            .unwrap();
+            let out = run(&kernel(2, 1, body), rank, &operands, &[Tensor::canary(dtype, 4 * d)]).unwrap();
             for (v, c) in (0..4 * d).map(|i| (i / d, i % d)) {
                 let hits = (0..rows).filter(|r| operands[1].get(*r) as usize == part.start + v);
                 let sum: f64 = hits.map(|r| operands[0].get(r * d + c)).sum();
                 // Sums of 64ths are exact.
-                assert_eq!(
-                    out[0].get(v * d + c),
-                    if v < part.len { sum } else { CANARY }
-                );
+                assert_eq!(out[0].get(v * d + c), if v < part.len { sum } else { CANARY });
             }
         }
     }
@@ -265,22 +198,12 @@ mod tests {
     #[test]
     fn a_wrong_id_is_named() {
         for bad in [10.0, -1.0] {
-            let k = GatherKernel {
-                rows: vec![whole("n", 3)],
-                table: split("v", 10),
-                d: whole("d", 2),
-                dtype: DType::F32,
-            };
-            let operands = [
-                Tensor::noise(DType::F32, 8, 1),
-                Tensor::new(DType::I32, &[0.0, bad, 1.0]),
-            ];
+            let k =
+                GatherKernel { rows: vec![whole("n", 3)], table: split("v", 10), d: whole("d", 2), dtype: DType::F32 };
+            let operands = [Tensor::noise(DType::F32, 8, 1), Tensor::new(DType::I32, &[0.0, bad, 1.0])];
             let out = [Tensor::canary(DType::F32, 6)];
             let e = run(&kernel(2, 1, KernelBody::Gather(k)), 0, &operands, &out).unwrap_err();
-            assert_eq!(
-                e.to_string(),
-                format!("kernel test: row 1 asks for id {bad}, but the table has 10 rows")
-            );
+            assert_eq!(e.to_string(), format!("kernel test: row 1 asks for id {bad}, but the table has 10 rows"));
         }
     }
 }

@@ -55,15 +55,8 @@ struct Product {
 impl Product {
     fn new(task: &Task, g: &GemmKernel) -> Result<Product, KernelError> {
         let groups = [&g.batch, &g.m, &g.n, &g.k];
-        let all: Vec<Axis> = groups
-            .iter()
-            .flat_map(|l| l.iter())
-            .map(|l| axis(task, l))
-            .collect();
-        let strides = |f: fn(&Axis) -> usize| {
-            all.iter()
-                .map(move |x| (if f(x) == 0 { 1 } else { x.len }, f(x)))
-        };
+        let all: Vec<Axis> = groups.iter().flat_map(|l| l.iter()).map(|l| axis(task, l)).collect();
+        let strides = |f: fn(&Axis) -> usize| all.iter().map(move |x| (if f(x) == 0 { 1 } else { x.len }, f(x)));
         // An empty loop means no access at all, except that a product over no k writes zeros.
         let empty = all.iter().any(|x| x.len == 0);
         let reads = if empty { vec![(0, 0)] } else { vec![] };
@@ -77,16 +70,7 @@ impl Product {
         let (n, rest) = side(merge(&g.n));
         outer.extend(rest);
         let (k, inner) = side(merge(&g.k));
-        Ok(Product {
-            a,
-            b,
-            c,
-            m,
-            n,
-            k,
-            outer,
-            inner,
-        })
+        Ok(Product { a, b, c, m, n, k, outer, inner })
     }
 
     unsafe fn run<E: Elem>(&self, task: &Task) {
@@ -104,11 +88,7 @@ impl Product {
         task.pool.run(units.div_ceil(group), &|t| {
             let mut digits = vec![0; self.outer.len()];
             for unit in t * group..units.min((t + 1) * group) {
-                unpack(
-                    unit / (cuts_m * cuts_n),
-                    self.outer.iter().map(|l| l.len),
-                    &mut digits,
-                );
+                unpack(unit / (cuts_m * cuts_n), self.outer.iter().map(|l| l.len), &mut digits);
                 let (i, j) = (unit / cuts_n % cuts_m * step_m, unit % cuts_n * step_n);
                 let size = (step_m.min(self.m.len - i), step_n.min(self.n.len - j));
                 // SAFETY: views were checked; units write disjoint blocks of c.
@@ -140,13 +120,7 @@ impl Product {
             c += digit * l.c;
         }
         // SAFETY: the caller's promise.
-        let out = unsafe {
-            Matrix {
-                ptr: self.c.at::<E>(c),
-                row: self.m.c,
-                col: self.n.c,
-            }
-        };
+        let out = unsafe { Matrix { ptr: self.c.at::<E>(c), row: self.m.c, col: self.n.c } };
         let mut reduced = vec![0; self.inner.len()];
         let depth: usize = self.inner.iter().map(|l| l.len).product();
         // A product over nothing still writes its zeros.
@@ -162,16 +136,8 @@ impl Product {
             }
             // SAFETY: as above.
             unsafe {
-                let left = Matrix {
-                    ptr: self.a.at::<E>(a),
-                    row: self.m.a,
-                    col: self.k.a,
-                };
-                let right = Matrix {
-                    ptr: self.b.at::<E>(b),
-                    row: self.k.b,
-                    col: self.n.b,
-                };
+                let left = Matrix { ptr: self.a.at::<E>(a), row: self.m.a, col: self.k.a };
+                let right = Matrix { ptr: self.b.at::<E>(b), row: self.k.b, col: self.n.b };
                 multiply((size.0, size.1, k), out, d > 0, left, right, E::ONE);
             }
         }
@@ -192,11 +158,7 @@ pub(super) struct Matrix<E> {
 impl<E> Matrix<E> {
     /// Rows as columns.
     pub fn transposed(self) -> Matrix<E> {
-        Matrix {
-            ptr: self.ptr,
-            row: self.col,
-            col: self.row,
-        }
+        Matrix { ptr: self.ptr, row: self.col, col: self.row }
     }
 }
 
@@ -241,12 +203,7 @@ pub(super) unsafe fn multiply<E: Elem>(
 }
 
 fn axis(task: &Task, l: &GemmLoop) -> Axis {
-    Axis {
-        len: task.range(&l.extent).len,
-        a: l.a,
-        b: l.b,
-        c: l.c,
-    }
+    Axis { len: task.range(&l.extent).len, a: l.a, b: l.b, c: l.c }
 }
 
 /// Merges neighbours that are one loop in all three, and drops loops of one entry.
@@ -255,10 +212,7 @@ fn merge(loops: impl Iterator<Item = Axis>) -> Vec<Axis> {
     for l in loops.filter(|l| l.len != 1) {
         match merged.last_mut() {
             Some(o) if o.a == l.a * l.len && o.b == l.b * l.len && o.c == l.c * l.len => {
-                *o = Axis {
-                    len: o.len * l.len,
-                    ..l
-                };
+                *o = Axis { len: o.len * l.len, ..l };
             }
             _ => merged.push(l),
         }
@@ -270,15 +224,7 @@ fn merge(loops: impl Iterator<Item = Axis>) -> Vec<Axis> {
 fn side(mut loops: Vec<Axis>) -> (Axis, Vec<Axis>) {
     let longest = (0..loops.len()).max_by_key(|i| loops[*i].len);
     // A side of one entry: its strides are never used, but 1 keeps the crate on its fast paths.
-    let side = longest.map_or(
-        Axis {
-            len: 1,
-            a: 1,
-            b: 1,
-            c: 1,
-        },
-        |i| loops.remove(i),
-    );
+    let side = longest.map_or(Axis { len: 1, a: 1, b: 1, c: 1 }, |i| loops.remove(i));
     (side, loops)
 }
 
@@ -295,15 +241,10 @@ mod tests {
     /// Compares with plain loops over real entries; everything else must be untouched.
     fn check(g: &GemmKernel, lens: [usize; 3], rank: usize) {
         let loops: Vec<&GemmLoop> = [&g.batch, &g.m, &g.n, &g.k].into_iter().flatten().collect();
-        let sizes: Vec<usize> = loops
-            .iter()
-            .map(|l| mesh().part(l.extent.global, &l.extent.axes, &[rank]).len)
-            .collect();
+        let sizes: Vec<usize> =
+            loops.iter().map(|l| mesh().part(l.extent.global, &l.extent.axes, &[rank]).len).collect();
         let out_loops = loops.len() - g.k.len();
-        let operands = [
-            Tensor::noise(g.dtype, lens[0], 1),
-            Tensor::noise(g.dtype, lens[1], 2),
-        ];
+        let operands = [Tensor::noise(g.dtype, lens[0], 1), Tensor::noise(g.dtype, lens[1], 2)];
         let mut want: Vec<Option<f64>> = vec![None; lens[2]];
         let each = |sizes: &[usize], f: &mut dyn FnMut(&[usize])| {
             let mut d = vec![0; sizes.len()];
@@ -312,12 +253,9 @@ mod tests {
                 f(&d);
             }
         };
-        let at = |d: &[usize], s: fn(&GemmLoop) -> usize| -> usize {
-            d.iter().zip(&loops).map(|(d, l)| d * s(l)).sum()
-        };
-        each(&sizes[..out_loops], &mut |d| {
-            want[at(d, |l| l.c)] = Some(0.0)
-        });
+        let at =
+            |d: &[usize], s: fn(&GemmLoop) -> usize| -> usize { d.iter().zip(&loops).map(|(d, l)| d * s(l)).sum() };
+        each(&sizes[..out_loops], &mut |d| want[at(d, |l| l.c)] = Some(0.0));
         each(&sizes, &mut |d| {
             let product = operands[0].get(at(d, |l| l.a)) * operands[1].get(at(d, |l| l.b));
             *want[at(d, |l| l.c)].as_mut().unwrap() += product;
@@ -326,25 +264,14 @@ mod tests {
         let out = run(&k, rank, &operands, &[Tensor::canary(g.dtype, lens[2])]).unwrap();
         for (i, w) in want.iter().enumerate() {
             let tolerance = if g.dtype == DType::F32 { 1e-5 } else { 1e-13 };
-            assert_near(
-                out[0].get(i),
-                w.unwrap_or(CANARY),
-                tolerance,
-                &format!("{} rank {rank} at {i}", g.dtype),
-            );
+            assert_near(out[0].get(i), w.unwrap_or(CANARY), tolerance, &format!("{} rank {rank} at {i}", g.dtype));
         }
     }
 
     #[test]
     fn plain_and_large_enough_to_cut() {
         for dtype in [DType::F32, DType::F64] {
-            for (m, n, k) in [
-                (1, 1, 1),
-                (5, 7, 3),
-                (1, 33, 65),
-                (201, 67, 129),
-                (67, 301, 90),
-            ] {
+            for (m, n, k) in [(1, 1, 1), (5, 7, 3), (1, 33, 65), (201, 67, 129), (67, 301, 90)] {
                 let g = GemmKernel {
                     batch: vec![],
                     m: vec![gl(whole("m", m), k, 0, n)],
@@ -360,20 +287,12 @@ mod tests {
     #[test]
     fn many_loops_ragged_on_every_side() {
         // a [x, s, g, e], b [x, d, g, e], c [x, s, d]; each of the loops split in turn.
-        for (which, rank, dtype) in (0..5)
-            .flat_map(|w| (0..3).map(move |r| (w, r)))
-            .flat_map(|(w, r)| [(w, r, DType::F32), (w, r, DType::F64)])
+        for (which, rank, dtype) in
+            (0..5).flat_map(|w| (0..3).map(move |r| (w, r))).flat_map(|(w, r)| [(w, r, DType::F32), (w, r, DType::F64)])
         {
             let size = [2, 7, 4, 3, 5];
-            let e: Vec<Extent> = (0..5)
-                .map(|i| {
-                    if i == which {
-                        split("x", size[i])
-                    } else {
-                        whole("w", size[i])
-                    }
-                })
-                .collect();
+            let e: Vec<Extent> =
+                (0..5).map(|i| if i == which { split("x", size[i]) } else { whole("w", size[i]) }).collect();
             let [x, s, d, g, k] = [0, 1, 2, 3, 4].map(|i| e[i].size);
             let gemm = GemmKernel {
                 batch: vec![gl(e[0].clone(), s * g * k, d * g * k, s * d)],
@@ -394,10 +313,7 @@ mod tests {
                 batch: vec![],
                 m: vec![gl(whole("m", 3), 2 * inner, 0, 5)],
                 n: vec![gl(whole("n", 5), 0, 1, 1)],
-                k: vec![
-                    gl(split("k", 4), inner, 5 * inner, 0),
-                    gl(whole("j", inner), 1, 5, 0),
-                ],
+                k: vec![gl(split("k", 4), inner, 5 * inner, 0), gl(whole("j", inner), 1, 5, 0)],
                 dtype: DType::F32,
             };
             (0..3).for_each(|rank| check(&g, [6 * inner, 10 * inner, 15], rank));
@@ -406,13 +322,7 @@ mod tests {
 
     #[test]
     fn bf16_is_refused() {
-        let g = GemmKernel {
-            batch: vec![],
-            m: vec![],
-            n: vec![],
-            k: vec![],
-            dtype: DType::Bf16,
-        };
+        let g = GemmKernel { batch: vec![], m: vec![], n: vec![], k: vec![], dtype: DType::Bf16 };
         let t = || Tensor::noise(DType::Bf16, 1, 0);
         let e = run(&kernel(2, 1, KernelBody::Gemm(g)), 0, &[t(), t()], &[t()]).unwrap_err();
         assert_eq!(e.to_string(), "kernel test: the CPU has no product of bf16");

@@ -63,10 +63,7 @@ impl Schedule {
     fn new(code: &Code) -> Schedule {
         let (lane, outer) = (code.nest.lane(), code.nest.outer());
         let (kept, reduced) = outer.split_at(code.nest.kept);
-        let (kept, reduced) = (
-            kept.iter().product::<usize>(),
-            reduced.iter().product::<usize>(),
-        );
+        let (kept, reduced) = (kept.iter().product::<usize>(), reduced.iter().product::<usize>());
         let whole = code.reduces || code.stores.iter().any(|s| code.nest.is_uniform(s.column));
         let piece = if whole { lane } else { lane.min(GRAIN) }.max(1);
         let pieces = lane.div_ceil(piece).max(1);
@@ -81,15 +78,7 @@ impl Schedule {
             1
         };
         let group = (GRAIN / (work / chunks).max(1)).max(1);
-        Schedule {
-            kept,
-            reduced,
-            pieces,
-            piece,
-            chunks,
-            group,
-            accumulated,
-        }
+        Schedule { kept, reduced, pieces, piece, chunks, group, accumulated }
     }
 
     fn units(&self) -> usize {
@@ -114,11 +103,7 @@ impl Code<'_> {
                 let has = |l: &usize| self.nest.columns[s.column].strides[*l] != 0;
                 let loops = self.nest.kept..self.nest.outer().len();
                 len = loops.filter(has).map(|l| self.nest.lens[l]).product();
-                len *= if self.nest.lane_stride(s.column) == 0 {
-                    1
-                } else {
-                    piece
-                };
+                len *= if self.nest.lane_stride(s.column) == 0 { 1 } else { piece };
             }
             starts.push(starts[starts.len() - 1] + len);
         }

@@ -39,17 +39,7 @@ pub(super) fn exp<const FMA: bool>(x: f32) -> f32 {
     let n = shifted - MAGIC;
     let i = (shifted.to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32);
     let r = fma::<FMA>(n, -LN2_LOW, fma::<FMA>(n, -LN2_HIGH, x));
-    let p = poly::<FMA, 6>(
-        r,
-        [
-            1.987_569_1e-4,
-            1.398_199_9e-3,
-            8.333_452e-3,
-            4.166_579_6e-2,
-            1.666_666_5e-1,
-            5e-1,
-        ],
-    );
+    let p = poly::<FMA, 6>(r, [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1]);
     let y = fma::<FMA>(p, r * r, r) + 1.0;
     // 2^i in two factors: i reaches beyond the exponents of normal numbers at both ends.
     let half = i >> 1;
@@ -98,16 +88,7 @@ pub(super) fn ln<const FMA: bool>(x: f32) -> f32 {
 pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let a = x.abs();
     let z = x * x;
-    let p = poly::<FMA, 5>(
-        z,
-        [
-            -5.704_988_7e-3,
-            2.063_909e-2,
-            -5.373_971_6e-2,
-            1.333_144_2e-1,
-            -3.333_328e-1,
-        ],
-    );
+    let p = poly::<FMA, 5>(z, [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
     let near = fma::<FMA>(p * z, x, x);
     let far = (1.0 - 2.0 / (exp::<FMA>(a + a) + 1.0)).copysign(x);
     if a < 0.625 {
@@ -137,18 +118,12 @@ mod tests {
         for (x, y) in inputs.iter().zip(&got) {
             let want = op.eval(&[*x as f64]);
             if want.abs() > f32::MAX as f64 {
-                assert!(
-                    (*y as f64 - want).abs().is_nan() || y.is_infinite(),
-                    "{op:?}({x}) = {y}"
-                );
+                assert!((*y as f64 - want).abs().is_nan() || y.is_infinite(), "{op:?}({x}) = {y}");
                 continue;
             }
             // Below the normal numbers an ulp is absolute.
             let error = (*y as f64 - want).abs() / want.abs().max(f32::MIN_POSITIVE as f64);
-            assert!(
-                error <= 3e-7,
-                "{op:?}({x}) = {y}, not {want}: {error:e} with {simd:?}"
-            );
+            assert!(error <= 3e-7, "{op:?}({x}) = {y}, not {want}: {error:e} with {simd:?}");
             worst = worst.max(error);
         }
         worst
@@ -176,35 +151,17 @@ mod tests {
         let x = [0.0, -0.0, inf, -inf, nan, -1.0, 1e30, -1e30];
         for simd in [Simd::detect(), Simd::Base] {
             for (op, want) in [
-                (
-                    Scalar::Exp,
-                    [1.0, 1.0, inf, 0.0, nan, (-1f32).exp(), inf, 0.0],
-                ),
-                (
-                    Scalar::Log,
-                    [-inf, -inf, inf, nan, nan, nan, 1e30f32.ln(), nan],
-                ),
-                (
-                    Scalar::Tanh,
-                    [0.0, -0.0, 1.0, -1.0, nan, (-1f32).tanh(), 1.0, -1.0],
-                ),
-                (
-                    Scalar::Sigmoid,
-                    [0.5, 0.5, 1.0, 0.0, nan, 0.26894143, 1.0, 0.0],
-                ),
+                (Scalar::Exp, [1.0, 1.0, inf, 0.0, nan, (-1f32).exp(), inf, 0.0]),
+                (Scalar::Log, [-inf, -inf, inf, nan, nan, nan, 1e30f32.ln(), nan]),
+                (Scalar::Tanh, [0.0, -0.0, 1.0, -1.0, nan, (-1f32).tanh(), 1.0, -1.0]),
+                (Scalar::Sigmoid, [0.5, 0.5, 1.0, 0.0, nan, 0.26894143, 1.0, 0.0]),
             ] {
                 let mut got = [0f32; 8];
                 lanes::map1(simd, op, &x, &mut got);
                 for i in 0..8 {
                     let close = (got[i] - want[i]).abs() <= 2e-7 * want[i].abs();
                     let same = got[i] == want[i] || (got[i].is_nan() && want[i].is_nan());
-                    assert!(
-                        close || same,
-                        "{op:?}({}) = {}, not {}",
-                        x[i],
-                        got[i],
-                        want[i]
-                    );
+                    assert!(close || same, "{op:?}({}) = {}, not {}", x[i], got[i], want[i]);
                 }
             }
         }

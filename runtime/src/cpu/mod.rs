@@ -91,21 +91,10 @@ pub unsafe fn execute(
     if buffers.len() != kernel.operands + kernel.results {
         return Err(KernelError::Malformed {
             kernel: kernel.name.clone(),
-            what: format!(
-                "{} buffers for {} operands and {} results",
-                buffers.len(),
-                kernel.operands,
-                kernel.results
-            ),
+            what: format!("{} buffers for {} operands and {} results", buffers.len(), kernel.operands, kernel.results),
         });
     }
-    let task = Task {
-        kernel,
-        mesh,
-        coords,
-        buffers,
-        pool,
-    };
+    let task = Task { kernel, mesh, coords, buffers, pool };
     task.check_arity()?;
     // SAFETY: the caller's promise, passed on.
     unsafe {
@@ -160,10 +149,7 @@ impl Task<'_> {
 
     /// The size of a packed buffer of these padded sizes, if it can exist at all.
     fn check_packed(&self, sizes: &[usize]) -> Result<(), KernelError> {
-        match sizes
-            .iter()
-            .try_fold(8usize, |n, s| n.checked_mul((*s).max(1)))
-        {
+        match sizes.iter().try_fold(8usize, |n, s| n.checked_mul((*s).max(1))) {
             Some(n) if isize::try_from(n).is_ok() => Ok(()),
             _ => Err(self.malformed(format!("sizes {sizes:?} overflow"))),
         }
@@ -172,10 +158,7 @@ impl Task<'_> {
     /// The part of `extent` that this rank holds.
     fn range(&self, extent: &Extent) -> Range {
         let part = extent.part(self.mesh, self.coords);
-        Range {
-            start: part.start,
-            len: part.len,
-        }
+        Range { start: part.start, len: part.len }
     }
 
     /// The memory of a buffer, after checking that a view over loops of these lengths and strides
@@ -201,33 +184,20 @@ impl Task<'_> {
             }
             last = last.and_then(|l| l.checked_add((len - 1).checked_mul(stride)?));
         }
-        let need = last
-            .and_then(|l| l.checked_add(1)?.checked_mul(size))
-            .unwrap_or(usize::MAX);
+        let need = last.and_then(|l| l.checked_add(1)?.checked_mul(size)).unwrap_or(usize::MAX);
         if need > memory.bytes {
             let kernel = self.kernel.name.clone();
-            return Err(KernelError::TooSmall {
-                kernel,
-                buffer,
-                need,
-                have: memory.bytes,
-            });
+            return Err(KernelError::TooSmall { kernel, buffer, need, have: memory.bytes });
         }
         Ok(Pointer(memory.ptr))
     }
 
     fn malformed(&self, what: impl Into<String>) -> KernelError {
-        KernelError::Malformed {
-            kernel: self.kernel.name.clone(),
-            what: what.into(),
-        }
+        KernelError::Malformed { kernel: self.kernel.name.clone(), what: what.into() }
     }
 
     fn unsupported(&self, what: impl Into<String>) -> KernelError {
-        KernelError::Unsupported {
-            kernel: self.kernel.name.clone(),
-            what: what.into(),
-        }
+        KernelError::Unsupported { kernel: self.kernel.name.clone(), what: what.into() }
     }
 }
 
@@ -253,11 +223,7 @@ impl Pointer {
 }
 
 /// The digits of `n` in the mixed radix `lens`, last fastest (0 for a loop without entries).
-pub(crate) fn unpack(
-    mut n: usize,
-    lens: impl DoubleEndedIterator<Item = usize>,
-    out: &mut [usize],
-) {
+pub(crate) fn unpack(mut n: usize, lens: impl DoubleEndedIterator<Item = usize>, out: &mut [usize]) {
     for (digit, len) in out.iter_mut().rev().zip(lens.rev()) {
         *digit = n % len.max(1);
         n /= len.max(1);
@@ -289,11 +255,7 @@ pub(crate) mod testing {
         /// From numbers.
         pub fn new(dtype: DType, values: &[f64]) -> Tensor {
             let bytes = values.len() * dtype.bytes();
-            let mut t = Tensor {
-                dtype,
-                words: vec![0; bytes.div_ceil(8)],
-                len: values.len(),
-            };
+            let mut t = Tensor { dtype, words: vec![0; bytes.div_ceil(8)], len: values.len() };
             values.iter().enumerate().for_each(|(i, v)| t.set(i, *v));
             t
         }
@@ -306,9 +268,7 @@ pub(crate) mod testing {
         /// Deterministic numbers in (−1, 1), exact in every float type.
         pub fn noise(dtype: DType, len: usize, seed: u64) -> Tensor {
             let word = |i: u64| (i + seed * 7919).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57;
-            let values: Vec<f64> = (0..len as u64)
-                .map(|i| (word(i) as f64 - 63.5) / 64.0)
-                .collect();
+            let values: Vec<f64> = (0..len as u64).map(|i| (word(i) as f64 - 63.5) / 64.0).collect();
             Tensor::new(dtype, &values)
         }
 
@@ -342,32 +302,19 @@ pub(crate) mod testing {
 
         /// The buffer.
         pub fn buffer(&mut self) -> Buffer {
-            Buffer {
-                ptr: self.words.as_mut_ptr().cast(),
-                bytes: self.len * self.dtype.bytes(),
-            }
+            Buffer { ptr: self.words.as_mut_ptr().cast(), bytes: self.len * self.dtype.bytes() }
         }
     }
 
     /// A whole loop.
     pub fn whole(name: &str, size: usize) -> Extent {
-        Extent {
-            name: name.into(),
-            size,
-            global: size,
-            axes: vec![],
-        }
+        Extent { name: name.into(), size, global: size, axes: vec![] }
     }
 
     /// A loop split over the axis `x` of three ranks.
     pub fn split(name: &str, global: usize) -> Extent {
         let axes = vec![Axis::new("x")];
-        Extent {
-            name: name.into(),
-            size: global.div_ceil(3),
-            global,
-            axes,
-        }
+        Extent { name: name.into(), size: global.div_ceil(3), global, axes }
     }
 
     /// The mesh of [`split`].
@@ -377,14 +324,7 @@ pub(crate) mod testing {
 
     /// A kernel of this body.
     pub fn kernel(operands: usize, results: usize, body: KernelBody) -> Kernel {
-        Kernel {
-            name: "test".into(),
-            operands,
-            results,
-            flops: 0.0,
-            bytes: 0.0,
-            body,
-        }
+        Kernel { name: "test".into(), operands, results, flops: 0.0, bytes: 0.0, body }
     }
 
     /// Runs a kernel at coordinate `rank` with one thread and with several, which must agree bit
@@ -416,10 +356,7 @@ pub(crate) mod testing {
     /// Asserts that a result is within `tolerance` of `want` relative to `scale`.
     pub fn assert_near(got: f64, want: f64, tolerance: f64, what: &str) {
         let same = got == want || (got.is_nan() && want.is_nan());
-        assert!(
-            same || (got - want).abs() <= tolerance * want.abs().max(1.0),
-            "{what}: {got}, not {want}"
-        );
+        assert!(same || (got - want).abs() <= tolerance * want.abs().max(1.0), "{what}: {got}, not {want}");
     }
 }
 
@@ -431,35 +368,14 @@ mod tests {
 
     #[test]
     fn a_buffer_too_small_is_named() {
-        let boxes = vec![CopyBox {
-            source: 0,
-            from: 3,
-            to: 0,
-            loops: vec![(4, 2, 1)],
-        }];
-        let body = KernelBody::Copy(CopyKernel {
-            dtype: DType::F32,
-            fill: None,
-            boxes,
-        });
+        let boxes = vec![CopyBox { source: 0, from: 3, to: 0, loops: vec![(4, 2, 1)] }];
+        let body = KernelBody::Copy(CopyKernel { dtype: DType::F32, fill: None, boxes });
         let k = kernel(1, 1, body);
         let result = Tensor::canary(DType::F32, 4);
-        let e = run(
-            &k,
-            0,
-            &[Tensor::noise(DType::F32, 9, 0)],
-            std::slice::from_ref(&result),
-        )
-        .unwrap_err();
-        assert_eq!(
-            e.to_string(),
-            "kernel test: buffer 0 has 36 bytes, its views need 40"
-        );
+        let e = run(&k, 0, &[Tensor::noise(DType::F32, 9, 0)], std::slice::from_ref(&result)).unwrap_err();
+        assert_eq!(e.to_string(), "kernel test: buffer 0 has 36 bytes, its views need 40");
         assert!(run(&k, 0, &[Tensor::noise(DType::F32, 10, 0)], &[result]).is_ok());
         let e = run(&k, 0, &[], &[]).unwrap_err();
-        assert_eq!(
-            e.to_string(),
-            "kernel test: 0 buffers for 1 operands and 1 results"
-        );
+        assert_eq!(e.to_string(), "kernel test: 0 buffers for 1 operands and 1 results");
     }
 }

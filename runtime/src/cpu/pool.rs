@@ -27,28 +27,18 @@ impl Pool {
             n => n,
         };
         let threads = (total > 1).then(|| {
-            let built = rayon::ThreadPoolBuilder::new()
-                .num_threads(total)
-                .thread_name(|i| format!("kernel-{i}"))
-                .build();
+            let built =
+                rayon::ThreadPoolBuilder::new().num_threads(total).thread_name(|i| format!("kernel-{i}")).build();
             Arc::new(built.expect("cannot start the kernel threads"))
         });
-        Pool {
-            threads,
-            total,
-            width: total,
-        }
+        Pool { threads, total, width: total }
     }
 
     /// The handle of one of `ranks` ranks that work at the same time: the same threads, an equal
     /// share of them.
     pub fn share(&self, ranks: usize) -> Pool {
         let width = (self.total / ranks.max(1)).max(1);
-        Pool {
-            threads: self.threads.clone(),
-            total: self.total,
-            width,
-        }
+        Pool { threads: self.threads.clone(), total: self.total, width }
     }
 
     /// How many tasks of this handle may run at once.
@@ -67,8 +57,7 @@ impl Pool {
         let next = AtomicUsize::new(0);
         // Relaxed: the counter only hands out indices; `scope` orders the results.
         let work = || {
-            while let Some(task) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|t| *t < tasks)
-            {
+            while let Some(task) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|t| *t < tasks) {
                 f(task);
             }
         };

@@ -34,11 +34,7 @@ impl Runtime {
             Buf::Result(r) => (&entry.results[..], "result", r),
             Buf::Frame(at) => (&[][..], "accessible frame offset", at),
         };
-        list.get(index).ok_or(RuntimeError::NoBuffer {
-            what,
-            index,
-            count: list.len(),
-        })
+        list.get(index).ok_or(RuntimeError::NoBuffer { what, index, count: list.len() })
     }
 
     /// The global indices that a rank holds, per dimension.
@@ -48,11 +44,7 @@ impl Runtime {
     pub fn parts(&self, rank: usize, buf: Buf) -> Result<Vec<Part>, RuntimeError> {
         let (_, ty) = self.describe(buf)?;
         self.rank_at(rank)?;
-        Ok(parts(
-            &self.program.mesh,
-            ty,
-            &self.program.mesh.coords(rank),
-        ))
+        Ok(parts(&self.program.mesh, ty, &self.program.mesh.coords(rank)))
     }
 
     /// Writes a rank's part of a parameter, as bytes in the parameter's element type.
@@ -97,22 +89,14 @@ impl Runtime {
     ///
     /// # Errors
     /// Those of [`Runtime::write`], and [`RuntimeError::Integer`].
-    pub fn write_f64(
-        &mut self,
-        rank: usize,
-        param: usize,
-        data: &[f64],
-    ) -> Result<(), RuntimeError> {
+    pub fn write_f64(&mut self, rank: usize, param: usize, data: &[f64]) -> Result<(), RuntimeError> {
         let view = self.view(rank, Buf::Param(param))?;
         view.expect_len(rank, "elements", data.len(), view.copy.elements())?;
         let (dtype, name) = (view.dtype, view.name);
         if dtype == DType::I32 {
             let integer = |v: f64| v.fract() == 0.0 && v >= i32::MIN as f64 && v <= i32::MAX as f64;
             if let Some(value) = data.iter().find(|v| !integer(**v)) {
-                return Err(RuntimeError::Integer {
-                    name: name.to_string(),
-                    value: *value,
-                });
+                return Err(RuntimeError::Integer { name: name.to_string(), value: *value });
             }
         }
         let bytes = encode(dtype, data);
@@ -166,49 +150,21 @@ impl Runtime {
     fn global_copy(&self, rank: usize, buf: Buf, given: usize) -> Result<BoxCopy, RuntimeError> {
         let (name, ty) = self.describe(buf)?;
         if let Some(p) = &ty.partial {
-            let axes = p
-                .axes
-                .iter()
-                .map(|a| a.name())
-                .collect::<Vec<_>>()
-                .join("·");
-            return Err(RuntimeError::Partial {
-                name: name.clone(),
-                axes,
-            });
+            let axes = p.axes.iter().map(|a| a.name()).collect::<Vec<_>>().join("·");
+            return Err(RuntimeError::Partial { name: name.clone(), axes });
         }
         let (name, expected) = (name.clone(), ty.elements());
         if given != expected {
-            return Err(RuntimeError::Length {
-                name,
-                rank,
-                unit: "elements",
-                given,
-                expected,
-            });
+            return Err(RuntimeError::Length { name, rank, unit: "elements", given, expected });
         }
         let local = self.parts(rank, buf)?;
-        let whole: Vec<Part> = ty
-            .dims
-            .iter()
-            .map(|d| Part {
-                start: 0,
-                len: d.size,
-            })
-            .collect();
+        let whole: Vec<Part> = ty.dims.iter().map(|d| Part { start: 0, len: d.size }).collect();
         let packed: Vec<usize> = local.iter().map(|p| p.len).collect();
-        Ok(BoxCopy::new(
-            &local,
-            (&ty.sizes(), &whole),
-            (&packed, &local),
-        ))
+        Ok(BoxCopy::new(&local, (&ty.sizes(), &whole), (&packed, &local)))
     }
 
     fn rank_at(&self, rank: usize) -> Result<&super::rank::Rank, RuntimeError> {
-        self.ranks.get(rank).ok_or(RuntimeError::NoRank {
-            rank,
-            ranks: self.ranks.len(),
-        })
+        self.ranks.get(rank).ok_or(RuntimeError::NoRank { rank, ranks: self.ranks.len() })
     }
 
     fn view(&self, rank: usize, buf: Buf) -> Result<View<'_>, RuntimeError> {
@@ -220,18 +176,9 @@ impl Runtime {
             Buf::Result(r) => memory.results.get(r).copied(),
             Buf::Frame(_) => None,
         };
-        let place = place.ok_or(RuntimeError::NoBuffer {
-            what: "buffer",
-            index: 0,
-            count: 0,
-        })?;
+        let place = place.ok_or(RuntimeError::NoBuffer { what: "buffer", index: 0, count: 0 })?;
         let copy = BoxCopy::pack(&self.program.mesh.local_sizes(ty), &local);
-        Ok(View {
-            name,
-            dtype: ty.dtype,
-            buffer: memory.buffer(place),
-            copy,
-        })
+        Ok(View { name, dtype: ty.dtype, buffer: memory.buffer(place), copy })
     }
 }
 
@@ -249,23 +196,11 @@ impl View<'_> {
         self.copy.elements() * self.dtype.bytes()
     }
 
-    fn expect_len(
-        &self,
-        rank: usize,
-        unit: &'static str,
-        given: usize,
-        expected: usize,
-    ) -> Result<(), RuntimeError> {
+    fn expect_len(&self, rank: usize, unit: &'static str, given: usize, expected: usize) -> Result<(), RuntimeError> {
         if given == expected {
             return Ok(());
         }
-        Err(RuntimeError::Length {
-            name: self.name.to_string(),
-            rank,
-            unit,
-            given,
-            expected,
-        })
+        Err(RuntimeError::Length { name: self.name.to_string(), rank, unit, given, expected })
     }
 }
 
@@ -274,14 +209,8 @@ fn encode(dtype: DType, data: &[f64]) -> Vec<u8> {
     let upper = |x: f64| ((dtype.round(x) as f32).to_bits() >> 16) as u16;
     match dtype {
         DType::F64 => data.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-        DType::F32 => data
-            .iter()
-            .flat_map(|x| (*x as f32).to_ne_bytes())
-            .collect(),
-        DType::I32 => data
-            .iter()
-            .flat_map(|x| (*x as i32).to_ne_bytes())
-            .collect(),
+        DType::F32 => data.iter().flat_map(|x| (*x as f32).to_ne_bytes()).collect(),
+        DType::I32 => data.iter().flat_map(|x| (*x as i32).to_ne_bytes()).collect(),
         DType::Bf16 => data.iter().flat_map(|x| upper(*x).to_ne_bytes()).collect(),
     }
 }
@@ -300,8 +229,6 @@ fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
         DType::F64 => each(bytes, f64::from_ne_bytes),
         DType::F32 => each(bytes, |e| f32::from_ne_bytes(e) as f64),
         DType::I32 => each(bytes, |e| i32::from_ne_bytes(e) as f64),
-        DType::Bf16 => each(bytes, |e| {
-            f32::from_bits((u16::from_ne_bytes(e) as u32) << 16) as f64
-        }),
+        DType::Bf16 => each(bytes, |e| f32::from_bits((u16::from_ne_bytes(e) as u32) << 16) as f64),
     }
 }

@@ -31,17 +31,10 @@ pub(crate) fn check(program: &Program) -> Result<Vec<usize>, RuntimeError> {
             check_function(program, function)?;
             state[f] = State::Open;
         }
-        let callee = function
-            .steps
-            .iter()
-            .enumerate()
-            .skip(step)
-            .find_map(|(i, s)| match s {
-                Step::Call { function, .. } if state[*function] != State::Done => {
-                    Some((i, *function))
-                }
-                _ => None,
-            });
+        let callee = function.steps.iter().enumerate().skip(step).find_map(|(i, s)| match s {
+            Step::Call { function, .. } if state[*function] != State::Done => Some((i, *function)),
+            _ => None,
+        });
         match callee {
             None => {
                 state[f] = State::Done;
@@ -72,40 +65,27 @@ enum State {
 }
 
 fn error(function: &str, place: &str, reason: String) -> RuntimeError {
-    RuntimeError::Program {
-        function: function.into(),
-        place: place.into(),
-        reason,
-    }
+    RuntimeError::Program { function: function.into(), place: place.into(), reason }
 }
 
 fn check_function(program: &Program, f: &ProgramFunction) -> Result<(), RuntimeError> {
     for (name, ty) in f.params.iter().chain(&f.results) {
-        check_type(&program.mesh, ty)
-            .map_err(|reason| error(&f.name, &format!("%{name}"), reason))?;
+        check_type(&program.mesh, ty).map_err(|reason| error(&f.name, &format!("%{name}"), reason))?;
     }
     if f.in_place.len() != f.results.len() {
-        let reason = format!(
-            "{} entries for {} results",
-            f.in_place.len(),
-            f.results.len()
-        );
+        let reason = format!("{} entries for {} results", f.in_place.len(), f.results.len());
         return Err(error(&f.name, "in_place", reason));
     }
     for ((name, ty), p) in f.results.iter().zip(&f.in_place) {
         let Some(p) = p else { continue };
-        let fits = f
-            .params
-            .get(*p)
-            .is_some_and(|(_, t)| t.same_shape(ty) && t.same_state(ty));
+        let fits = f.params.get(*p).is_some_and(|(_, t)| t.same_shape(ty) && t.same_state(ty));
         if !fits {
             let reason = format!("parameter {p} cannot hold this result in place");
             return Err(error(&f.name, &format!("%{name}"), reason));
         }
     }
     for (i, step) in f.steps.iter().enumerate() {
-        check_step(program, f, step)
-            .map_err(|reason| error(&f.name, &format!("step {i}"), reason))?;
+        check_step(program, f, step).map_err(|reason| error(&f.name, &format!("step {i}"), reason))?;
     }
     Ok(())
 }
@@ -124,44 +104,25 @@ fn check_step(program: &Program, f: &ProgramFunction, step: &Step) -> Result<(),
     };
     match step {
         Step::Kernel { kernel, buffers } => {
-            let k = program
-                .kernels
-                .get(*kernel)
-                .ok_or(format!("there is no kernel {kernel}"))?;
+            let k = program.kernels.get(*kernel).ok_or(format!("there is no kernel {kernel}"))?;
             let want = k.operands.saturating_add(k.results);
             if buffers.len() != want {
-                return Err(format!(
-                    "{} has {want} buffers, not {}",
-                    k.name,
-                    buffers.len()
-                ));
+                return Err(format!("{} has {want} buffers, not {}", k.name, buffers.len()));
             }
             check_kernel(f, k, buffers)?;
             buffers.iter().try_for_each(|b| needs(b, 0))
         }
-        Step::Collective {
-            collective,
-            input,
-            output,
-        } => {
+        Step::Collective { collective, input, output } => {
             let c = program.collectives.get(*collective);
             let c = c.ok_or(format!("there is no collective {collective}"))?;
             needs(input, check_type(&program.mesh, &c.from)?)?;
             needs(output, check_type(&program.mesh, &c.to)?)
         }
-        Step::Call {
-            function,
-            args,
-            results,
-        } => {
+        Step::Call { function, args, results } => {
             let callee = program.functions.get(*function);
             let callee = callee.ok_or(format!("there is no function {function}"))?;
             check_call(program, f, callee, args, results)?;
-            for (buf, (_, ty)) in args
-                .iter()
-                .chain(results)
-                .zip(callee.params.iter().chain(&callee.results))
-            {
+            for (buf, (_, ty)) in args.iter().chain(results).zip(callee.params.iter().chain(&callee.results)) {
                 needs(buf, check_type(&program.mesh, ty)?)?;
             }
             Ok(())
@@ -195,10 +156,7 @@ fn check_call(
     args: &[Buf],
     results: &[Buf],
 ) -> Result<(), String> {
-    let counts = [
-        ("arguments", args.len(), callee.params.len()),
-        ("results", results.len(), callee.results.len()),
-    ];
+    let counts = [("arguments", args.len(), callee.params.len()), ("results", results.len(), callee.results.len())];
     for (what, given, want) in counts {
         if given != want {
             return Err(format!("{} takes {want} {what}, not {given}", callee.name));
@@ -212,16 +170,11 @@ fn check_call(
         };
         if !same {
             let name = &callee.name;
-            return Err(format!(
-                "result {i} of {name} lives in argument {p}, but has another buffer"
-            ));
+            return Err(format!("result {i} of {name} lives in argument {p}, but has another buffer"));
         }
     }
     // The callee's sizes are checked with the callee; here they may still overflow.
-    callee
-        .params
-        .iter()
-        .try_for_each(|(_, t)| check_type(&program.mesh, t).map(drop))
+    callee.params.iter().try_for_each(|(_, t)| check_type(&program.mesh, t).map(drop))
 }
 
 /// Where a buffer really lies: a result in place is its parameter.
@@ -239,15 +192,10 @@ fn home(f: &ProgramFunction, buf: Buf) -> Buf {
 fn available(mesh: &Mesh, f: &ProgramFunction, buf: Buf) -> Result<usize, String> {
     let ty = match buf {
         Buf::Frame(at) if at > f.frame => {
-            return Err(format!(
-                "offset {at} is outside the frame of {} bytes",
-                f.frame
-            ));
+            return Err(format!("offset {at} is outside the frame of {} bytes", f.frame));
         }
         Buf::Frame(at) if at % FRAME_ALIGN != 0 => {
-            return Err(format!(
-                "frame offset {at} is not a multiple of {FRAME_ALIGN}"
-            ));
+            return Err(format!("frame offset {at} is not a multiple of {FRAME_ALIGN}"));
         }
         Buf::Frame(at) => return Ok(f.frame - at),
         Buf::Param(p) => f.params.get(p),

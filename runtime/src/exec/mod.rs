@@ -40,11 +40,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options {
-            threads: 0,
-            timeout: Duration::from_secs(60),
-            allow_duplicate_data: false,
-        }
+        Options { threads: 0, timeout: Duration::from_secs(60), allow_duplicate_data: false }
     }
 }
 
@@ -91,30 +87,17 @@ impl Runtime {
     pub fn new(program: Arc<Program>, options: Options) -> Result<Runtime, RuntimeError> {
         if options.threads > MAX_THREADS {
             let reason = format!("{} threads; at most {MAX_THREADS}", options.threads);
-            return Err(RuntimeError::Option {
-                option: "threads",
-                reason,
-            });
+            return Err(RuntimeError::Option { option: "threads", reason });
         }
         // The world checks the mesh, on which all sizes rest.
         let world = World::new(&program.mesh, options.timeout)?;
         let reached = check::check(&program)?;
-        let collectives: Vec<_> = program
-            .collectives
-            .iter()
-            .map(|c| Arc::new(c.clone()))
-            .collect();
+        let collectives: Vec<_> = program.collectives.iter().map(|c| Arc::new(c.clone())).collect();
         let count = program.mesh.ranks();
         let ranks = (0..count).map(|r| Rank::new(&program, &collectives, &reached, &world, r));
         let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
         let pool = Pool::new(options.threads).share(count);
-        Ok(Runtime {
-            program,
-            options,
-            world,
-            pool,
-            ranks,
-        })
+        Ok(Runtime { program, options, world, pool, ranks })
     }
 
     /// The program.
@@ -143,28 +126,20 @@ impl Runtime {
     pub fn step(&mut self, tokens: Option<&TokenCheck>) -> Result<StepReport, RuntimeError> {
         let count = self.ranks.len();
         if let Some(given) = tokens.map(|t| t.hashes.len()).filter(|n| *n != count) {
-            return Err(RuntimeError::Hashes {
-                given,
-                ranks: count,
-            });
+            return Err(RuntimeError::Hashes { given, ranks: count });
         }
         let start = Instant::now();
         let (program, options, pool) = (&*self.program, &self.options, &self.pool);
-        let ranks = self
-            .world
-            .run(self.ranks.iter_mut().collect(), |comm, rank: &mut Rank| {
-                if let Some(tokens) = tokens {
-                    let hashes = comm.exchange(tokens.hashes[rank.rank])?;
-                    let axes = &tokens.data_axes;
-                    tokens::compare(&program.mesh, axes, &hashes, options.allow_duplicate_data)?;
-                }
-                rank.run(program, comm, pool)?;
-                Ok::<_, RuntimeError>(report(comm, rank))
-            })?;
-        Ok(StepReport {
-            seconds: start.elapsed().as_secs_f64(),
-            ranks,
-        })
+        let ranks = self.world.run(self.ranks.iter_mut().collect(), |comm, rank: &mut Rank| {
+            if let Some(tokens) = tokens {
+                let hashes = comm.exchange(tokens.hashes[rank.rank])?;
+                let axes = &tokens.data_axes;
+                tokens::compare(&program.mesh, axes, &hashes, options.allow_duplicate_data)?;
+            }
+            rank.run(program, comm, pool)?;
+            Ok::<_, RuntimeError>(report(comm, rank))
+        })?;
+        Ok(StepReport { seconds: start.elapsed().as_secs_f64(), ranks })
     }
 
     fn entry(&self) -> &ProgramFunction {

@@ -42,20 +42,14 @@ impl Rank {
         world: &World,
         rank: usize,
     ) -> Result<Rank, RuntimeError> {
-        let memory = |bytes: usize, what: String| {
-            Arena::new(bytes).ok_or(RuntimeError::Memory { rank, bytes, what })
-        };
+        let memory = |bytes: usize, what: String| Arena::new(bytes).ok_or(RuntimeError::Memory { rank, bytes, what });
         let entry = &program.functions[program.entry];
-        let (params, results, total) =
-            lay_out_entry(program, entry).unwrap_or((vec![], vec![], usize::MAX));
+        let (params, results, total) = lay_out_entry(program, entry).unwrap_or((vec![], vec![], usize::MAX));
         let mut frames: Vec<Option<Arena>> = program.functions.iter().map(|_| None).collect();
         let mut plans: Vec<Option<CollectivePlan>> = collectives.iter().map(|_| None).collect();
         for f in reached {
             let function = &program.functions[*f];
-            frames[*f] = Some(memory(
-                function.frame,
-                format!("frame of {}", function.name),
-            )?);
+            frames[*f] = Some(memory(function.frame, format!("frame of {}", function.name))?);
             for step in &function.steps {
                 if let Step::Collective { collective: c, .. } = step {
                     if plans[*c].is_none() {
@@ -77,40 +71,20 @@ impl Rank {
 
     /// All memory of this rank, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.entry.bytes()
-            + self
-                .frames
-                .iter()
-                .flatten()
-                .map(Arena::bytes)
-                .sum::<usize>()
+        self.entry.bytes() + self.frames.iter().flatten().map(Arena::bytes).sum::<usize>()
     }
 
     /// A buffer of the entry. The memory lives as long as this rank.
     pub(crate) fn buffer(&self, place: Place) -> Buffer {
         // Never past the arena: `place` was laid out in it.
-        Buffer {
-            ptr: self.entry.start().wrapping_add(place.offset),
-            bytes: place.bytes,
-        }
+        Buffer { ptr: self.entry.start().wrapping_add(place.offset), bytes: place.bytes }
     }
 
     /// Runs the entry function once.
-    pub(crate) fn run(
-        &mut self,
-        program: &Program,
-        comm: &mut Comm<'_>,
-        pool: &Pool,
-    ) -> Result<(), RuntimeError> {
+    pub(crate) fn run(&mut self, program: &Program, comm: &mut Comm<'_>, pool: &Pool) -> Result<(), RuntimeError> {
         let buffers = |places: &[Place]| places.iter().map(|p| self.buffer(*p)).collect::<Vec<_>>();
         let (params, results) = (buffers(&self.params), buffers(&self.results));
-        let mut walk = Walk {
-            rank: self,
-            program,
-            comm,
-            pool,
-            scratch: Vec::new(),
-        };
+        let mut walk = Walk { rank: self, program, comm, pool, scratch: Vec::new() };
         walk.function(program.entry, &params, &results)
     }
 }
@@ -121,27 +95,16 @@ type EntryLayout = (Vec<Place>, Vec<Place>, usize);
 fn lay_out_entry(program: &Program, entry: &ProgramFunction) -> Option<EntryLayout> {
     let size = |ty| program.mesh.local_bytes(ty);
     let mut sizes: Vec<usize> = entry.params.iter().map(|(_, t)| size(t)).collect();
-    let own = entry
-        .results
-        .iter()
-        .zip(&entry.in_place)
-        .filter(|(_, p)| p.is_none());
+    let own = entry.results.iter().zip(&entry.in_place).filter(|(_, p)| p.is_none());
     sizes.extend(own.map(|((_, t), _)| size(t)));
     let (offsets, total) = lay_out(&sizes)?;
-    let mut places = offsets
-        .into_iter()
-        .zip(sizes)
-        .map(|(offset, bytes)| Place { offset, bytes });
+    let mut places = offsets.into_iter().zip(sizes).map(|(offset, bytes)| Place { offset, bytes });
     let params: Vec<Place> = places.by_ref().take(entry.params.len()).collect();
     let place = |p: &Option<usize>| match p {
         Some(p) => params.get(*p).copied(),
         None => places.next(),
     };
-    let results = entry
-        .in_place
-        .iter()
-        .map(place)
-        .collect::<Option<Vec<Place>>>()?;
+    let results = entry.in_place.iter().map(place).collect::<Option<Vec<Place>>>()?;
     Some((params, results, total))
 }
 
@@ -157,12 +120,7 @@ struct Walk<'a, 'w> {
 
 impl Walk<'_, '_> {
     /// Depth of the recursion is that of the call graph, which has no cycle.
-    fn function(
-        &mut self,
-        f: usize,
-        params: &[Buffer],
-        results: &[Buffer],
-    ) -> Result<(), RuntimeError> {
+    fn function(&mut self, f: usize, params: &[Buffer], results: &[Buffer]) -> Result<(), RuntimeError> {
         let program = self.program;
         let function = &program.functions[f];
         let rank = self.rank;
@@ -170,10 +128,7 @@ impl Walk<'_, '_> {
             return Ok(());
         };
         let resolve = |buf: &Buf| match *buf {
-            Buf::Frame(at) => Buffer {
-                ptr: frame.start().wrapping_add(at),
-                bytes: frame.bytes() - at,
-            },
+            Buf::Frame(at) => Buffer { ptr: frame.start().wrapping_add(at), bytes: frame.bytes() - at },
             Buf::Param(p) => params[p],
             Buf::Result(r) => results[r],
         };
@@ -185,11 +140,7 @@ impl Walk<'_, '_> {
                     self.scratch.extend(buffers.iter().map(resolve));
                     self.kernel(&function.name, *kernel)?;
                 }
-                Step::Collective {
-                    collective,
-                    input,
-                    output,
-                } => {
+                Step::Collective { collective, input, output } => {
                     let Some(plan) = &rank.plans[*collective] else {
                         continue;
                     };
@@ -198,11 +149,7 @@ impl Walk<'_, '_> {
                     // this rank's alone and lives in `Runtime` until all ranks have returned.
                     unsafe { self.comm.collective(plan, input, output)? };
                 }
-                Step::Call {
-                    function,
-                    args,
-                    results,
-                } => {
+                Step::Call { function, args, results } => {
                     let args: Vec<Buffer> = args.iter().map(resolve).collect();
                     let results: Vec<Buffer> = results.iter().map(resolve).collect();
                     self.function(*function, &args, &results)?;
@@ -221,8 +168,7 @@ impl Walk<'_, '_> {
         let (kernel, mesh) = (&self.program.kernels[kernel], &self.program.mesh);
         // SAFETY: the buffers are live memory of this rank, aligned, of the stated sizes; `execute`
         // checks its views against them.
-        let done =
-            unsafe { cpu::execute(kernel, mesh, &self.rank.coords, &self.scratch, self.pool) };
+        let done = unsafe { cpu::execute(kernel, mesh, &self.rank.coords, &self.scratch, self.pool) };
         done.map_err(|source| RuntimeError::Kernel {
             rank: self.rank.rank,
             function: function.to_string(),

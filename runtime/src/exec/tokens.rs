@@ -18,18 +18,11 @@ pub struct TokenCheck {
 ///
 /// # Errors
 /// [`RuntimeError::DuplicateData`] or [`RuntimeError::DifferentData`], naming two ranks.
-pub(crate) fn compare(
-    mesh: &Mesh,
-    axes: &[Axis],
-    hashes: &[u64],
-    allow_duplicates: bool,
-) -> Result<(), RuntimeError> {
+pub(crate) fn compare(mesh: &Mesh, axes: &[Axis], hashes: &[u64], allow_duplicates: bool) -> Result<(), RuntimeError> {
     let names = || axes.iter().map(Axis::name).collect::<Vec<_>>().join("·");
     let place = |rank| {
         let coords = mesh.coords(rank);
-        axes.iter()
-            .map(|a| mesh.coord(&coords, a))
-            .collect::<Vec<usize>>()
+        axes.iter().map(|a| mesh.coord(&coords, a)).collect::<Vec<usize>>()
     };
     let mut by_place: HashMap<Vec<usize>, usize> = HashMap::new();
     let mut by_hash: HashMap<u64, usize> = HashMap::new();
@@ -37,22 +30,11 @@ pub(crate) fn compare(
         let first = *by_place.entry(place(rank)).or_insert(rank);
         if hashes[first] != *hash {
             let (first_hash, second_hash) = (hashes[first], *hash);
-            return Err(RuntimeError::DifferentData {
-                first,
-                second: rank,
-                axes: names(),
-                first_hash,
-                second_hash,
-            });
+            return Err(RuntimeError::DifferentData { first, second: rank, axes: names(), first_hash, second_hash });
         }
         let same = *by_hash.entry(*hash).or_insert(rank);
         if !allow_duplicates && place(same) != place(rank) {
-            return Err(RuntimeError::DuplicateData {
-                first: same,
-                second: rank,
-                axes: names(),
-                hash: *hash,
-            });
+            return Err(RuntimeError::DuplicateData { first: same, second: rank, axes: names(), hash: *hash });
         }
     }
     Ok(())

@@ -16,31 +16,14 @@ pub fn axes(names: &str) -> Vec<Axis> {
 
 /// A type from sizes with the axes that split them, and partial axes.
 pub fn ty(dtype: DType, dims: &[(usize, &str)], partial: &str) -> Type {
-    let dim = |(i, (size, names)): (usize, &(usize, &str))| Dim {
-        name: format!("d{i}"),
-        size: *size,
-        axes: axes(names),
-    };
-    let partial = (!partial.is_empty()).then(|| Partial {
-        monoid: Monoid::Sum,
-        axes: axes(partial),
-    });
-    Type {
-        dtype,
-        dims: dims.iter().enumerate().map(dim).collect(),
-        partial,
-    }
+    let dim =
+        |(i, (size, names)): (usize, &(usize, &str))| Dim { name: format!("d{i}"), size: *size, axes: axes(names) };
+    let partial = (!partial.is_empty()).then(|| Partial { monoid: Monoid::Sum, axes: axes(partial) });
+    Type { dtype, dims: dims.iter().enumerate().map(dim).collect(), partial }
 }
 
 pub fn collective(kind: CollectiveKind, over: &str, from: Type, to: Type) -> Collective {
-    Collective {
-        kind,
-        axes: axes(over),
-        from,
-        to,
-        name: "x".into(),
-        control: false,
-    }
+    Collective { kind, axes: axes(over), from, to, name: "x".into(), control: false }
 }
 
 /// A local buffer, aligned for every element type. It holds f64, f32, i32 or bf16 by `dtype`.
@@ -52,11 +35,7 @@ pub struct Local {
 
 impl Local {
     pub fn new(dtype: DType, len: usize) -> Local {
-        Local {
-            dtype,
-            words: vec![0; len + 1],
-            len,
-        }
+        Local { dtype, words: vec![0; len + 1], len }
     }
     pub fn ptr(&mut self) -> *mut u8 {
         self.words.as_mut_ptr().cast()
@@ -108,10 +87,7 @@ pub fn globals(mesh: &Mesh, ty: &Type, rank: usize) -> Vec<Option<Vec<usize>>> {
 /// What the rank at `coords` contributes at a global index: it depends on the index and on the
 /// coordinates along the partial axes.
 pub fn contribution(mesh: &Mesh, ty: &Type, coords: &[usize], index: &[usize]) -> f64 {
-    let place = ty
-        .partial_axes()
-        .iter()
-        .fold(1, |n, a| n * 7 + mesh.coord(coords, a));
+    let place = ty.partial_axes().iter().fold(1, |n, a| n * 7 + mesh.coord(coords, a));
     let index = index.iter().fold(place * 31, |n, i| n * 13 + i);
     (index * 2654435761 % 1009) as f64 - 500.0
 }
@@ -119,48 +95,23 @@ pub fn contribution(mesh: &Mesh, ty: &Type, coords: &[usize], index: &[usize]) -
 /// The value that `rank` must hold at a global index after the collective, worked out element by
 /// element from the meaning of the two states.
 pub fn expected(mesh: &Mesh, c: &Collective, rank: usize, index: &[usize]) -> f64 {
-    let monoid = c
-        .from
-        .partial
-        .as_ref()
-        .or(c.to.partial.as_ref())
-        .map_or(Monoid::Sum, |p| p.monoid);
+    let monoid = c.from.partial.as_ref().or(c.to.partial.as_ref()).map_or(Monoid::Sum, |p| p.monoid);
     let mine = mesh.coords(rank);
     let holds = |coords: &[usize]| {
         let local = parts(mesh, &c.from, coords);
-        index
-            .iter()
-            .zip(local)
-            .all(|(i, p)| *i >= p.start && *i < p.start + p.len)
+        index.iter().zip(local).all(|(i, p)| *i >= p.start && *i < p.start + p.len)
     };
-    for axis in
-        c.to.partial_axes()
-            .iter()
-            .filter(|a| !c.from.partial_axes().contains(a))
-    {
+    for axis in c.to.partial_axes().iter().filter(|a| !c.from.partial_axes().contains(a)) {
         let split = c.from.dims.iter().any(|d| d.axes.contains(axis));
-        if if split {
-            !holds(&mine)
-        } else {
-            mesh.coord(&mine, axis) != 0
-        } {
+        if if split { !holds(&mine) } else { mesh.coord(&mine, axis) != 0 } {
             return monoid.identity();
         }
     }
-    let reduced: Vec<Axis> = c
-        .from
-        .partial_axes()
-        .iter()
-        .filter(|a| !c.to.partial_axes().contains(a))
-        .cloned()
-        .collect();
+    let reduced: Vec<Axis> =
+        c.from.partial_axes().iter().filter(|a| !c.to.partial_axes().contains(a)).cloned().collect();
     let group = mesh.group(rank, &reduced);
     let value = |r: &usize| contribution(mesh, &c.from, &mesh.coords(*r), index);
-    group
-        .iter()
-        .map(value)
-        .reduce(|a, b| monoid.combine(a, b))
-        .unwrap()
+    group.iter().map(value).reduce(|a, b| monoid.combine(a, b)).unwrap()
 }
 
 /// Bytes that a tail is filled with before a collective: they must never come out.
@@ -170,10 +121,7 @@ pub const BEFORE: f64 = -99999.0;
 
 /// Runs collectives one after the other on every rank and returns outputs (by case, then by rank)
 /// and counts by rank.
-pub fn run_all(
-    mesh: &Mesh,
-    cases: &[Collective],
-) -> Result<(Vec<Vec<Local>>, Vec<Counts>), CommError> {
+pub fn run_all(mesh: &Mesh, cases: &[Collective]) -> Result<(Vec<Vec<Local>>, Vec<Counts>), CommError> {
     let world = World::new(mesh, Duration::from_secs(20))?;
     let shared: Vec<Arc<Collective>> = cases.iter().map(|c| Arc::new(c.clone())).collect();
     struct Case {
@@ -195,29 +143,20 @@ pub fn run_all(
             let n = globals(mesh, &c.to, rank).len();
             let mut output = Local::new(dtype, n);
             (0..n).for_each(|i| output.set(i, BEFORE));
-            Ok(Case {
-                plan,
-                input,
-                output,
-            })
+            Ok(Case { plan, input, output })
         };
         ranks.push(shared.iter().map(case).collect::<Result<_, CommError>>()?);
     }
-    let counts = world.run(
-        ranks.iter_mut().collect(),
-        |comm: &mut Comm, cases: &mut Vec<Case>| {
-            for case in cases {
-                // SAFETY: sized by the plan's types; `ranks` outlives the run.
-                unsafe { comm.collective(&case.plan, case.input.ptr(), case.output.ptr())? };
-            }
-            Ok::<_, CommError>(comm.counts.clone())
-        },
-    )?;
+    let counts = world.run(ranks.iter_mut().collect(), |comm: &mut Comm, cases: &mut Vec<Case>| {
+        for case in cases {
+            // SAFETY: sized by the plan's types; `ranks` outlives the run.
+            unsafe { comm.collective(&case.plan, case.input.ptr(), case.output.ptr())? };
+        }
+        Ok::<_, CommError>(comm.counts.clone())
+    })?;
     let mut outputs: Vec<Vec<Local>> = cases.iter().map(|_| Vec::new()).collect();
     for rank in ranks {
-        rank.into_iter()
-            .zip(&mut outputs)
-            .for_each(|(case, out)| out.push(case.output));
+        rank.into_iter().zip(&mut outputs).for_each(|(case, out)| out.push(case.output));
     }
     Ok((outputs, counts))
 }
@@ -228,12 +167,7 @@ pub fn check_all(mesh: &Mesh, cases: &[Collective]) -> Vec<Counts> {
     for (c, by_rank) in cases.iter().zip(&outputs) {
         for (rank, out) in by_rank.iter().enumerate() {
             for (i, index) in globals(mesh, &c.to, rank).iter().enumerate() {
-                let what = format!(
-                    "{mesh} {} rank {rank}: {} to {} at {index:?}",
-                    c.kind.name(),
-                    c.from,
-                    c.to
-                );
+                let what = format!("{mesh} {} rank {rank}: {} to {} at {index:?}", c.kind.name(), c.from, c.to);
                 match index {
                     Some(index) => {
                         let mut want = expected(mesh, c, rank, index);

@@ -4,21 +4,9 @@
 use crate::core::{AttrDef, AttrKind, GradArg, Gradient, OpDef, Semantics, Template};
 
 const ATTRS: &[AttrDef] = &[
-    AttrDef {
-        name: "scale",
-        kind: AttrKind::Float,
-        required: true,
-    },
-    AttrDef {
-        name: "causal",
-        kind: AttrKind::Int,
-        required: true,
-    },
-    AttrDef {
-        name: "window",
-        kind: AttrKind::Int,
-        required: true,
-    },
+    AttrDef { name: "scale", kind: AttrKind::Float, required: true },
+    AttrDef { name: "causal", kind: AttrKind::Int, required: true },
+    AttrDef { name: "window", kind: AttrKind::Int, required: true },
 ];
 
 pub(super) const OPS: &[OpDef] = &[

@@ -3,11 +3,7 @@
 
 use crate::core::{AttrDef, AttrKind, GradArg, Gradient, OpDef, Semantics, Template};
 
-const EPS: &[AttrDef] = &[AttrDef {
-    name: "eps",
-    kind: AttrKind::Float,
-    required: true,
-}];
+const EPS: &[AttrDef] = &[AttrDef { name: "eps", kind: AttrKind::Float, required: true }];
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -18,11 +14,7 @@ pub(super) const OPS: &[OpDef] = &[
         semantics: Semantics::Composite(include_str!("forward.shard")),
         gradient: Gradient::Backward {
             op: "layernorm_bwd",
-            args: &[
-                GradArg::Operand(0),
-                GradArg::Operand(1),
-                GradArg::Cotangent(0),
-            ],
+            args: &[GradArg::Operand(0), GradArg::Operand(1), GradArg::Cotangent(0)],
             wrt: &[0, 1, 2],
             attrs: &["eps"],
         },

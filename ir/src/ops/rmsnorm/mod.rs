@@ -2,11 +2,7 @@
 
 use crate::core::{AttrDef, AttrKind, GradArg, Gradient, OpDef, Semantics, Template};
 
-const EPS: &[AttrDef] = &[AttrDef {
-    name: "eps",
-    kind: AttrKind::Float,
-    required: true,
-}];
+const EPS: &[AttrDef] = &[AttrDef { name: "eps", kind: AttrKind::Float, required: true }];
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -17,11 +13,7 @@ pub(super) const OPS: &[OpDef] = &[
         semantics: Semantics::Composite(include_str!("forward.shard")),
         gradient: Gradient::Backward {
             op: "rmsnorm_bwd",
-            args: &[
-                GradArg::Operand(0),
-                GradArg::Operand(1),
-                GradArg::Cotangent(0),
-            ],
+            args: &[GradArg::Operand(0), GradArg::Operand(1), GradArg::Cotangent(0)],
             wrt: &[0, 1],
             attrs: &["eps"],
         },

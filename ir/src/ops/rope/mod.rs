@@ -12,26 +12,10 @@ pub(super) const OPS: &[OpDef] = &[
         name: "rope_table",
         doc: "→ cos[s, h], sin[s, h] of position·inv_freq, times multiplier.",
         attrs: &[
-            AttrDef {
-                name: "inv_freq",
-                kind: AttrKind::Floats,
-                required: true,
-            },
-            AttrDef {
-                name: "multiplier",
-                kind: AttrKind::Float,
-                required: true,
-            },
-            AttrDef {
-                name: "size",
-                kind: AttrKind::Int,
-                required: true,
-            },
-            AttrDef {
-                name: "dtype",
-                kind: AttrKind::Str,
-                required: true,
-            },
+            AttrDef { name: "inv_freq", kind: AttrKind::Floats, required: true },
+            AttrDef { name: "multiplier", kind: AttrKind::Float, required: true },
+            AttrDef { name: "size", kind: AttrKind::Int, required: true },
+            AttrDef { name: "dtype", kind: AttrKind::Str, required: true },
         ],
         template: Template::Loop,
         semantics: Semantics::Composite(include_str!("table.shard")),
@@ -45,11 +29,7 @@ pub(super) const OPS: &[OpDef] = &[
         semantics: Semantics::Composite(include_str!("forward.shard")),
         gradient: Gradient::Backward {
             op: "rope_bwd",
-            args: &[
-                GradArg::Cotangent(0),
-                GradArg::Operand(1),
-                GradArg::Operand(2),
-            ],
+            args: &[GradArg::Cotangent(0), GradArg::Operand(1), GradArg::Operand(2)],
             wrt: &[0],
             attrs: &[],
         },

@@ -12,11 +12,7 @@ pub(super) const OPS: &[OpDef] = &[
         semantics: Semantics::Composite(include_str!("forward.shard")),
         gradient: Gradient::Backward {
             op: "swiglu_bwd",
-            args: &[
-                GradArg::Operand(0),
-                GradArg::Operand(1),
-                GradArg::Cotangent(0),
-            ],
+            args: &[GradArg::Operand(0), GradArg::Operand(1), GradArg::Cotangent(0)],
             wrt: &[0, 1],
             attrs: &[],
         },

@@ -88,31 +88,13 @@ impl<'a> Code<'a> {
             check_args(task, i, &instr.op, &instr.args)?;
             let action = resolve(task, &instr.op, &ranges, &mut columns)?;
             let (args, dtype) = (&instr.args[..], instr.dtype);
-            ops.push(Op {
-                action,
-                args,
-                dtype,
-                round: true,
-                uniform: false,
-                slot: None,
-            });
+            ops.push(Op { action, args, dtype, round: true, uniform: false, slot: None });
         }
         let stores = stores(task, k, &ranges, &mut columns)?;
         let reduces = ops.iter().any(|o| matches!(o.action, Action::Reduce(_)));
-        let combining: Vec<usize> = stores
-            .iter()
-            .filter(|s| s.combine.is_some())
-            .map(|s| s.column)
-            .collect();
+        let combining: Vec<usize> = stores.iter().filter(|s| s.combine.is_some()).map(|s| s.column).collect();
         let nest = Nest::new(ranges.iter().map(|r| r.len).collect(), columns);
-        let mut code = Code {
-            ops,
-            stores,
-            nest,
-            double: false,
-            slots: 0,
-            reduces,
-        };
+        let mut code = Code { ops, stores, nest, double: false, slots: 0, reduces };
         code.mark_uniform();
         code.check_stores(task)?;
         let addresses: Vec<usize> = code.stores.iter().map(|s| s.column).collect();
@@ -131,14 +113,12 @@ impl<'a> Code<'a> {
     fn check_stores(&self, task: &Task) -> Result<(), KernelError> {
         let lane = self.nest.outer().len();
         for s in self.stores.iter().filter(|s| s.combine.is_none()) {
-            let lacks =
-                |l: &usize| self.nest.lens[*l] > 1 && self.nest.columns[s.column].strides[*l] == 0;
+            let lacks = |l: &usize| self.nest.lens[*l] > 1 && self.nest.columns[s.column].strides[*l] == 0;
             let loops = lane + usize::from(!self.ops[s.reg].uniform);
             if (0..loops).any(|l| lacks(&l)) {
-                return Err(task.malformed(format!(
-                    "the store of register {} lacks a loop but does not combine",
-                    s.reg
-                )));
+                return Err(
+                    task.malformed(format!("the store of register {} lacks a loop but does not combine", s.reg))
+                );
             }
         }
         Ok(())
@@ -157,10 +137,9 @@ impl<'a> Code<'a> {
         for i in 0..self.ops.len() {
             let op = &self.ops[i];
             self.ops[i].uniform = match op.action {
-                Action::Load(_, _, c)
-                | Action::Index(c)
-                | Action::Table(_, c)
-                | Action::Random(_, c) => self.nest.is_uniform(c),
+                Action::Load(_, _, c) | Action::Index(c) | Action::Table(_, c) | Action::Random(_, c) => {
+                    self.nest.is_uniform(c)
+                }
                 Action::Const(_) | Action::Reduce(_) => true,
                 Action::Map(_) | Action::Same => op.args.iter().all(|a| self.ops[*a].uniform),
             };
@@ -178,8 +157,7 @@ impl<'a> Code<'a> {
                 _ => false,
             };
             let round = !same && op.dtype != vector;
-            let copies =
-                matches!(op.action, Action::Map(Scalar::Identity)) && !round && !op.uniform;
+            let copies = matches!(op.action, Action::Map(Scalar::Identity)) && !round && !op.uniform;
             // A uniform argument still has to be spread: only vectors are shared.
             if copies && !self.ops[op.args[0]].uniform {
                 self.ops[i].action = Action::Same;
@@ -205,11 +183,7 @@ impl<'a> Code<'a> {
         let n = &self.nest;
         let paired = n.pair == 1 || n.pair_strides[c] == n.inner();
         let is_stored = self.stores.iter().any(|s| self.root(s.reg) == reg);
-        stored == self.vector_type()
-            && !self.ops[reg].round
-            && n.lane_stride(c) == 1
-            && paired
-            && !is_stored
+        stored == self.vector_type() && !self.ops[reg].round && n.lane_stride(c) == 1 && paired && !is_stored
     }
 
     /// Gives vectors slots; a slot is free again after its vector's last use.
@@ -265,11 +239,7 @@ fn resolve<'a>(
         columns.push(Column { base, strides });
         columns.len() - 1
     };
-    let unit = |l: usize| {
-        (0..ranges.len())
-            .map(|i| usize::from(i == l))
-            .collect::<Vec<_>>()
-    };
+    let unit = |l: usize| (0..ranges.len()).map(|i| usize::from(i == l)).collect::<Vec<_>>();
     Ok(match op {
         LoopOp::Load(view) => {
             if view.buffer >= task.kernel.operands {
@@ -288,9 +258,7 @@ fn resolve<'a>(
         LoopOp::Table(l, values) => {
             let range = ranges.get(*l).ok_or_else(|| missing(*l))?;
             if range.len > 0 && range.start + range.len > values.len() {
-                return Err(
-                    task.malformed(format!("a table of {} numbers is too short", values.len()))
-                );
+                return Err(task.malformed(format!("a table of {} numbers is too short", values.len())));
             }
             Action::Table(values, column(range.start, unit(*l)))
         }
@@ -298,9 +266,10 @@ fn resolve<'a>(
             if strides.len() != ranges.len() {
                 return Err(task.malformed("random strides do not fit the loops"));
             }
-            let last = ranges.iter().zip(strides).try_fold(0usize, |n, (r, s)| {
-                n.checked_add((r.start + r.len).checked_mul(*s)?)
-            });
+            let last = ranges
+                .iter()
+                .zip(strides)
+                .try_fold(0usize, |n, (r, s)| n.checked_add((r.start + r.len).checked_mul(*s)?));
             last.ok_or_else(|| task.malformed(format!("random strides {strides:?} overflow")))?;
             let base = ranges.iter().zip(strides).map(|(r, s)| r.start * s).sum();
             Action::Random(*key, column(base, strides.clone()))
@@ -314,41 +283,21 @@ fn check_view(task: &Task, view: &View, ranges: &[Range]) -> Result<Pointer, Ker
     }
     // A loop that does not move the view does not make it empty: sums over nothing are still
     // written, next to uniforms that are read.
-    let loops = ranges
-        .iter()
-        .zip(&view.strides)
-        .map(|(r, s)| (if *s == 0 { 1 } else { r.len }, *s));
+    let loops = ranges.iter().zip(&view.strides).map(|(r, s)| (if *s == 0 { 1 } else { r.len }, *s));
     task.check(view.buffer, view.dtype, view.offset, loops)
 }
 
-fn stores(
-    task: &Task,
-    k: &LoopKernel,
-    ranges: &[Range],
-    columns: &mut Vec<Column>,
-) -> Result<Vec<Out>, KernelError> {
+fn stores(task: &Task, k: &LoopKernel, ranges: &[Range], columns: &mut Vec<Column>) -> Result<Vec<Out>, KernelError> {
     let mut out = vec![];
     for s in &k.stores {
         let v = &s.view;
         if s.reg >= k.instrs.len() || v.buffer < task.kernel.operands {
-            return Err(task.malformed(format!(
-                "store of register {} to buffer {}",
-                s.reg, v.buffer
-            )));
+            return Err(task.malformed(format!("store of register {} to buffer {}", s.reg, v.buffer)));
         }
         let to = check_view(task, v, ranges)?;
-        columns.push(Column {
-            base: v.offset,
-            strides: v.strides.clone(),
-        });
+        columns.push(Column { base: v.offset, strides: v.strides.clone() });
         let column = columns.len() - 1;
-        out.push(Out {
-            to,
-            dtype: v.dtype,
-            column,
-            reg: s.reg,
-            combine: s.combine,
-        });
+        out.push(Out { to, dtype: v.dtype, column, reg: s.reg, combine: s.combine });
     }
     Ok(out)
 }

@@ -197,8 +197,7 @@ fn max_body<E: Elem, const FMA: bool>(a: &[E]) -> E {
     for (m, x) in acc.iter_mut().zip(rest) {
         *m = m.max(*x);
     }
-    acc.into_iter()
-        .fold(E::of(f64::NEG_INFINITY), |m, x| m.max(x))
+    acc.into_iter().fold(E::of(f64::NEG_INFINITY), |m, x| m.max(x))
 }
 
 #[inline(always)]
@@ -247,9 +246,7 @@ mod tests {
             let want: f64 = a.iter().map(|x| *x as f64).sum();
             for simd in [Simd::detect(), Simd::Base] {
                 assert!((sum(simd, &a) - want).abs() <= 1e-12 * want, "{n}");
-                let want = a
-                    .iter()
-                    .fold(f32::NEG_INFINITY, |m, x| if *x > m { *x } else { m });
+                let want = a.iter().fold(f32::NEG_INFINITY, |m, x| if *x > m { *x } else { m });
                 assert_eq!(max(simd, &a), want);
             }
         }
@@ -273,10 +270,7 @@ mod tests {
         use autoshard_ir::core::Bits;
         let a: Vec<f32> = (0..67).map(|i| 0.1 + i as f32 * 0.37).collect();
         let b: Vec<f32> = (0..67).map(|i| 9.0 - i as f32 * 0.21).collect();
-        let affine = Scalar::Affine {
-            mul: Bits::new(-1.5),
-            add: Bits::new(0.25),
-        };
+        let affine = Scalar::Affine { mul: Bits::new(-1.5), add: Bits::new(0.25) };
         let one = [
             Scalar::Neg,
             Scalar::Exp,
@@ -312,9 +306,7 @@ mod tests {
             }
             for op in two {
                 map2(simd, op, Arg::Lanes(&a), Arg::Lanes(&b), &mut out);
-                (0..67).for_each(|i| {
-                    assert!(near(out[i], op.eval(&[a[i] as f64, b[i] as f64])), "{op:?}")
-                });
+                (0..67).for_each(|i| assert!(near(out[i], op.eval(&[a[i] as f64, b[i] as f64])), "{op:?}"));
                 map2(simd, op, Arg::Uniform(2.5), Arg::Lanes(&b), &mut out);
                 (0..67).for_each(|i| assert!(near(out[i], op.eval(&[2.5, b[i] as f64])), "{op:?}"));
                 map2(simd, op, Arg::Lanes(&a), Arg::Uniform(2.5), &mut out);

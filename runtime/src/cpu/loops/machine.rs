@@ -52,11 +52,7 @@ impl<'a, E: Elem> Machine<'a, E> {
         f: impl FnOnce(&mut Machine<'a, E>) -> R,
     ) -> R {
         // Slots start on cache lines.
-        let tile = if code.reduces {
-            schedule.piece
-        } else {
-            TILE.min(schedule.piece)
-        };
+        let tile = if code.reduces { schedule.piece } else { TILE.min(schedule.piece) };
         let tile = tile.next_multiple_of(64);
         with_scratch::<E, R>((code.slots + SPARE) * tile, |scratch| {
             f(&mut Machine {
@@ -77,10 +73,7 @@ impl<'a, E: Elem> Machine<'a, E> {
     /// Lanes of a unit's piece.
     fn piece(&self, unit: usize) -> (usize, usize) {
         let start = unit % self.schedule.pieces * self.schedule.piece;
-        (
-            start,
-            self.code.nest.lane().min(start + self.schedule.piece),
-        )
+        (start, self.code.nest.lane().min(start + self.schedule.piece))
     }
 
     /// Sets columns to row (kept, reduced).
@@ -90,13 +83,7 @@ impl<'a, E: Elem> Machine<'a, E> {
         unpack(kept, nest.outer()[..nest.kept].iter().copied(), k);
         unpack(reduced, nest.outer()[nest.kept..].iter().copied(), r);
         for (value, column) in self.columns.iter_mut().zip(&nest.columns) {
-            *value = column.base
-                + self
-                    .digits
-                    .iter()
-                    .zip(&column.strides)
-                    .map(|(d, s)| d * s)
-                    .sum::<usize>();
+            *value = column.base + self.digits.iter().zip(&column.strides).map(|(d, s)| d * s).sum::<usize>();
         }
     }
 
@@ -116,11 +103,7 @@ impl<'a, E: Elem> Machine<'a, E> {
             let mut at = from;
             loop {
                 let len = self.tile.min(to - at);
-                let tile = Tile {
-                    at,
-                    len,
-                    piece: from,
-                };
+                let tile = Tile { at, len, piece: from };
                 // SAFETY: the caller's promise.
                 unsafe { self.run_tile(tile, at == from, acc) };
                 at += len;
@@ -201,9 +184,7 @@ impl<'a, E: Elem> Machine<'a, E> {
             Action::Const(x) => x,
             Action::Map(f) => {
                 let mut args = [0.0; 3];
-                args.iter_mut()
-                    .zip(op.args)
-                    .for_each(|(x, a)| *x = self.uniform[*a]);
+                args.iter_mut().zip(op.args).for_each(|(x, a)| *x = self.uniform[*a]);
                 f.eval(&args)
             }
             Action::Same => self.uniform[op.args[0]],
@@ -282,11 +263,7 @@ impl<'a, E: Elem> Machine<'a, E> {
         let nest = &self.code.nest;
         let (stride, outer) = (nest.lane_stride(c), nest.pair_strides[c]);
         stretches(nest.inner(), tile.at, tile.len, |o, w, at, n| {
-            f(
-                self.columns[c] + o * outer + w * stride,
-                stride,
-                &mut out[at..at + n],
-            );
+            f(self.columns[c] + o * outer + w * stride, stride, &mut out[at..at + n]);
         });
     }
 
@@ -296,9 +273,7 @@ impl<'a, E: Elem> Machine<'a, E> {
             c,
             tile,
             |at, stride, part| {
-                part.iter_mut()
-                    .enumerate()
-                    .for_each(|(i, o)| *o = E::of(f(at + i * stride)));
+                part.iter_mut().enumerate().for_each(|(i, o)| *o = E::of(f(at + i * stride)));
             },
             out,
         );
@@ -339,15 +314,7 @@ impl<'a, E: Elem> Machine<'a, E> {
     }
 
     /// A combining store: into the accumulator.
-    unsafe fn accumulate(
-        &self,
-        i: usize,
-        s: &Out,
-        m: BinaryMonoid,
-        tile: Tile,
-        first: bool,
-        acc: &mut [f64],
-    ) {
+    unsafe fn accumulate(&self, i: usize, s: &Out, m: BinaryMonoid, tile: Tile, first: bool, acc: &mut [f64]) {
         let row = self.accumulator_row(s.column);
         let acc = &mut acc[self.starts[i]..self.starts[i + 1]];
         if self.code.nest.lane_stride(s.column) == 0 {
@@ -375,12 +342,8 @@ impl<'a, E: Elem> Machine<'a, E> {
         for (i, s) in self.code.stores.iter().enumerate() {
             let span = self.starts[i]..self.starts[i + 1];
             match s.combine {
-                Some(BinaryMonoid::Sum) => {
-                    lanes::add_to(self.simd, &mut total[span.clone()], &part[span])
-                }
-                Some(BinaryMonoid::Max) => {
-                    lanes::max_to(self.simd, &mut total[span.clone()], &part[span])
-                }
+                Some(BinaryMonoid::Sum) => lanes::add_to(self.simd, &mut total[span.clone()], &part[span]),
+                Some(BinaryMonoid::Max) => lanes::max_to(self.simd, &mut total[span.clone()], &part[span]),
                 None => {}
             }
         }
@@ -392,35 +355,19 @@ impl<'a, E: Elem> Machine<'a, E> {
     /// As for [`Machine::reduce`].
     pub unsafe fn finish(&mut self, unit: usize, acc: &[f64]) {
         let (from, to) = self.piece(unit);
-        for (i, s) in self
-            .code
-            .stores
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.combine.is_some())
-        {
+        for (i, s) in self.code.stores.iter().enumerate().filter(|(_, s)| s.combine.is_some()) {
             self.seek(unit / self.schedule.pieces, 0);
             let nest = &self.code.nest;
             let column = &nest.columns[s.column];
             let stride = nest.lane_stride(s.column);
-            let loops: Vec<usize> = (nest.kept..nest.outer().len())
-                .filter(|l| column.strides[*l] != 0)
-                .collect();
+            let loops: Vec<usize> = (nest.kept..nest.outer().len()).filter(|l| column.strides[*l] != 0).collect();
             let lens = || loops.iter().map(|l| nest.lens[*l]);
             let mut digits = vec![0; loops.len()];
-            let (width, len) = if stride == 0 {
-                (1, 1)
-            } else {
-                (self.schedule.piece, to - from)
-            };
+            let (width, len) = if stride == 0 { (1, 1) } else { (self.schedule.piece, to - from) };
             let acc = &acc[self.starts[i]..self.starts[i + 1]];
             for row in 0..lens().product() {
                 unpack(row, lens(), &mut digits);
-                let offset: usize = digits
-                    .iter()
-                    .zip(&loops)
-                    .map(|(d, l)| d * column.strides[*l])
-                    .sum();
+                let offset: usize = digits.iter().zip(&loops).map(|(d, l)| d * column.strides[*l]).sum();
                 let at = self.columns[s.column] + offset + from * stride;
                 let values = &acc[row * width..row * width + len];
                 // SAFETY: the view was checked; units have results of their own.

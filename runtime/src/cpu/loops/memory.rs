@@ -8,13 +8,7 @@ use autoshard_ir::core::DType;
 ///
 /// # Safety
 /// The elements lie in the buffer and nobody writes them meanwhile.
-pub(super) unsafe fn load<E: Elem>(
-    p: Pointer,
-    dtype: DType,
-    at: usize,
-    stride: usize,
-    out: &mut [E],
-) {
+pub(super) unsafe fn load<E: Elem>(p: Pointer, dtype: DType, at: usize, stride: usize, out: &mut [E]) {
     // SAFETY: the caller's promise.
     unsafe {
         match dtype {
@@ -28,12 +22,7 @@ pub(super) unsafe fn load<E: Elem>(
 }
 
 #[inline(always)]
-unsafe fn convert<S: Copy, E: Elem>(
-    from: *const S,
-    stride: usize,
-    out: &mut [E],
-    f: impl Fn(S) -> E,
-) {
+unsafe fn convert<S: Copy, E: Elem>(from: *const S, stride: usize, out: &mut [E], f: impl Fn(S) -> E) {
     // SAFETY: the caller's promise.
     unsafe {
         match stride {
@@ -44,10 +33,7 @@ unsafe fn convert<S: Copy, E: Elem>(
                 let from = std::slice::from_raw_parts(from, n);
                 out.iter_mut().zip(from).for_each(|(o, x)| *o = f(*x));
             }
-            _ => out
-                .iter_mut()
-                .enumerate()
-                .for_each(|(i, o)| *o = f(from.add(i * stride).read())),
+            _ => out.iter_mut().enumerate().for_each(|(i, o)| *o = f(from.add(i * stride).read())),
         }
     }
 }
@@ -67,25 +53,14 @@ pub(super) unsafe fn load_one(p: Pointer, dtype: DType, at: usize) -> f64 {
 ///
 /// # Safety
 /// The elements lie in the buffer, `values` does not, and nobody else uses them meanwhile.
-pub(super) unsafe fn store<E: Elem>(
-    p: Pointer,
-    dtype: DType,
-    at: usize,
-    stride: usize,
-    values: &[E],
-) {
+pub(super) unsafe fn store<E: Elem>(p: Pointer, dtype: DType, at: usize, stride: usize, values: &[E]) {
     // SAFETY: the caller's promise.
     unsafe {
         match dtype {
             DType::F64 => spread(p.at::<f64>(at), stride, values, |x| x.wide()),
             DType::F32 => spread(p.at::<f32>(at), stride, values, |x| x.wide() as f32),
             DType::I32 => spread(p.at::<i32>(at), stride, values, |x| x.wide() as i32),
-            DType::Bf16 => spread(
-                p.at::<u16>(at),
-                stride,
-                values,
-                |x| to_bf16(x.wide() as f32),
-            ),
+            DType::Bf16 => spread(p.at::<u16>(at), stride, values, |x| to_bf16(x.wide() as f32)),
         }
     }
 }
@@ -98,10 +73,7 @@ unsafe fn spread<E: Elem, D>(to: *mut D, stride: usize, values: &[E], f: impl Fn
             let to = std::slice::from_raw_parts_mut(to, values.len());
             to.iter_mut().zip(values).for_each(|(t, v)| *t = f(*v));
         } else {
-            values
-                .iter()
-                .enumerate()
-                .for_each(|(i, v)| to.add(i * stride).write(f(*v)));
+            values.iter().enumerate().for_each(|(i, v)| to.add(i * stride).write(f(*v)));
         }
     }
 }

@@ -37,13 +37,7 @@ impl Nest {
     /// A nest as lowering made it.
     pub fn new(lens: Vec<usize>, columns: Vec<Column>) -> Nest {
         let pair_strides = vec![0; columns.len()];
-        Nest {
-            kept: lens.len() - 1,
-            lens,
-            columns,
-            pair: 1,
-            pair_strides,
-        }
+        Nest { kept: lens.len() - 1, lens, columns, pair: 1, pair_strides }
     }
 
     /// Reshapes: drops loops of one entry, merges what nests, moves loops that no combining store
@@ -149,12 +143,7 @@ impl Nest {
 /// Stretches of the lane within which a column is strided: calls `f` with the index of the paired
 /// loop, the index within, the position relative to `start`, and the length.
 #[inline]
-pub(super) fn stretches(
-    inner: usize,
-    start: usize,
-    len: usize,
-    mut f: impl FnMut(usize, usize, usize, usize),
-) {
+pub(super) fn stretches(inner: usize, start: usize, len: usize, mut f: impl FnMut(usize, usize, usize, usize)) {
     let mut done = 0;
     while done < len {
         let (outer, within) = ((start + done) / inner, (start + done) % inner);
@@ -169,18 +158,12 @@ mod tests {
     use super::*;
 
     fn column(strides: &[usize]) -> Column {
-        Column {
-            base: 0,
-            strides: strides.to_vec(),
-        }
+        Column { base: 0, strides: strides.to_vec() }
     }
 
     #[test]
     fn contiguous_loops_become_one_lane() {
-        let mut n = Nest::new(
-            vec![2, 1, 3, 4],
-            vec![column(&[12, 9, 4, 1]), column(&[0, 0, 0, 0])],
-        );
+        let mut n = Nest::new(vec![2, 1, 3, 4], vec![column(&[12, 9, 4, 1]), column(&[0, 0, 0, 0])]);
         n.reshape(false, &[], &[0]);
         assert_eq!((n.lens, n.pair), (vec![24], 1));
     }

@@ -7,27 +7,16 @@ use autoshard_ir::core::{BinaryMonoid, Bits, Scalar};
 use autoshard_ir::kernel::{Instr, LoopKernel, LoopOp, Store, View};
 
 /// Evaluates the kernel entry by entry. Untouched elements are `None`.
-fn reference(
-    k: &LoopKernel,
-    rank: usize,
-    operands: &[Tensor],
-    lens: &[usize],
-) -> Vec<Vec<Option<f64>>> {
+fn reference(k: &LoopKernel, rank: usize, operands: &[Tensor], lens: &[usize]) -> Vec<Vec<Option<f64>>> {
     let ranges: Vec<_> = k.loops.iter().map(|e| e.part(&mesh(), &[rank])).collect();
     let mut out: Vec<Vec<Option<f64>>> = lens.iter().map(|n| vec![None; *n]).collect();
     let (lane, outer) = ranges.split_last().unwrap();
-    let at = |v: &View, d: &[usize]| {
-        v.offset + d.iter().zip(&v.strides).map(|(d, s)| d * s).sum::<usize>()
-    };
+    let at = |v: &View, d: &[usize]| v.offset + d.iter().zip(&v.strides).map(|(d, s)| d * s).sum::<usize>();
     // Combining results start from the identity over the loops that they have.
     for s in k.stores.iter().filter(|s| s.combine.is_some()) {
-        let own = ranges
-            .iter()
-            .zip(&s.view.strides)
-            .map(|(r, s)| if *s == 0 { 1 } else { r.len });
+        let own = ranges.iter().zip(&s.view.strides).map(|(r, s)| if *s == 0 { 1 } else { r.len });
         each(&own.collect::<Vec<_>>(), |d| {
-            out[s.view.buffer - operands.len()][at(&s.view, d)] =
-                Some(s.combine.unwrap().identity());
+            out[s.view.buffer - operands.len()][at(&s.view, d)] = Some(s.combine.unwrap().identity());
         });
     }
     each(&outer.iter().map(|r| r.len).collect::<Vec<_>>(), |row| {
@@ -55,25 +44,17 @@ fn reference(
                     LoopOp::Table(t, values) => values[ranges[*t].start + d[*t]],
                     LoopOp::Index(t) => (ranges[*t].start + d[*t]) as f64,
                     LoopOp::Random(key, strides) => {
-                        let global = (0..d.len())
-                            .map(|t| (ranges[t].start + d[t]) * strides[t])
-                            .sum::<usize>();
+                        let global = (0..d.len()).map(|t| (ranges[t].start + d[t]) * strides[t]).sum::<usize>();
                         memory::random(*key, global as u64)
                     }
-                    LoopOp::Reduce(m) => regs[i.args[0]]
-                        .iter()
-                        .fold(m.identity(), |x, y| m.combine(x, *y)),
+                    LoopOp::Reduce(m) => regs[i.args[0]].iter().fold(m.identity(), |x, y| m.combine(x, *y)),
                 }
             };
             regs.push((0..n).map(|l| i.dtype.round(value(l))).collect());
         }
         for s in &k.stores {
             let uniform = k.instrs[s.reg].uniform;
-            let n = if uniform && s.view.strides[row.len()] == 0 {
-                1
-            } else {
-                lane.len
-            };
+            let n = if uniform && s.view.strides[row.len()] == 0 { 1 } else { lane.len };
             let mut d: Vec<usize> = row.iter().copied().chain([0]).collect();
             for l in 0..n {
                 d[row.len()] = l;
@@ -95,16 +76,8 @@ fn each(lens: &[usize], mut f: impl FnMut(&[usize])) {
 }
 
 /// Runs on every rank and compares; returns rank 0's results.
-fn check(
-    k: &LoopKernel,
-    operands: &[Tensor],
-    results: &[(DType, usize)],
-    tolerance: f64,
-) -> Vec<Tensor> {
-    let canaries: Vec<Tensor> = results
-        .iter()
-        .map(|(t, n)| Tensor::canary(*t, *n))
-        .collect();
+fn check(k: &LoopKernel, operands: &[Tensor], results: &[(DType, usize)], tolerance: f64) -> Vec<Tensor> {
+    let canaries: Vec<Tensor> = results.iter().map(|(t, n)| Tensor::canary(*t, *n)).collect();
     let lens: Vec<usize> = results.iter().map(|r| r.1).collect();
     let body = kernel(operands.len(), results.len(), KernelBody::Loop(k.clone()));
     let mut first = None;
@@ -113,12 +86,7 @@ fn check(
         for (r, want) in reference(k, rank, operands, &lens).iter().enumerate() {
             for (i, w) in want.iter().enumerate() {
                 let want = w.map_or(CANARY, |w| results[r].0.round(w));
-                assert_near(
-                    got[r].get(i),
-                    want,
-                    tolerance,
-                    &format!("rank {rank} result {r} at {i}"),
-                );
+                assert_near(got[r].get(i), want, tolerance, &format!("rank {rank} result {r} at {i}"));
             }
         }
         first.get_or_insert(got);
@@ -146,32 +114,14 @@ struct Make {
 
 impl Make {
     fn new(operands: usize, loops: &[Extent]) -> Make {
-        Make {
-            k: LoopKernel {
-                loops: loops.to_vec(),
-                instrs: vec![],
-                stores: vec![],
-            },
-            operands,
-            results: 0,
-        }
+        Make { k: LoopKernel { loops: loops.to_vec(), instrs: vec![], stores: vec![] }, operands, results: 0 }
     }
     fn push(&mut self, op: LoopOp, args: &[usize], dtype: DType, uniform: bool) -> usize {
-        self.k.instrs.push(Instr {
-            op,
-            args: args.to_vec(),
-            dtype,
-            uniform,
-        });
+        self.k.instrs.push(Instr { op, args: args.to_vec(), dtype, uniform });
         self.k.instrs.len() - 1
     }
     fn view(&self, buffer: usize, dtype: DType, has: &[usize]) -> View {
-        View {
-            buffer,
-            dtype,
-            offset: 0,
-            strides: packed(&self.k.loops, has).0,
-        }
+        View { buffer, dtype, offset: 0, strides: packed(&self.k.loops, has).0 }
     }
     fn load(&mut self, buffer: usize, dtype: DType, has: &[usize]) -> usize {
         let view = self.view(buffer, dtype, has);
@@ -179,9 +129,7 @@ impl Make {
         self.push(LoopOp::Load(view), &[], dtype, uniform)
     }
     fn map(&mut self, f: Scalar, args: &[usize], dtype: DType) -> usize {
-        let uniform = args
-            .iter()
-            .all(|a| self.k.instrs.get(*a).is_some_and(|i| i.uniform));
+        let uniform = args.iter().all(|a| self.k.instrs.get(*a).is_some_and(|i| i.uniform));
         self.push(LoopOp::Map(f), args, dtype, uniform)
     }
     fn store(&mut self, reg: usize, dtype: DType, has: &[usize], combine: Option<BinaryMonoid>) {
@@ -218,10 +166,7 @@ fn a_pointwise_chain_in_every_layout() {
         [whole("i", 2), whole("j", 3), split("k", 4)],
         [split("i", 1), whole("j", 3), whole("k", 1)],
     ];
-    for (loops, t) in shapes
-        .iter()
-        .flat_map(|s| [DType::F32, DType::F64, DType::Bf16].map(|t| (s, t)))
-    {
+    for (loops, t) in shapes.iter().flat_map(|s| [DType::F32, DType::F64, DType::Bf16].map(|t| (s, t))) {
         let mut m = Make::new(4, loops);
         let a = m.load(0, t, &[0, 1, 2]);
         let b = m.load(1, t, &[2, 0, 1]);
@@ -255,14 +200,7 @@ fn contiguous_and_long() {
         let x = m.map(Scalar::Max, &[a, c], t);
         let less = m.map(Scalar::Less, &[a, b], t);
         let y = m.map(Scalar::Select, &[less, x, c], t);
-        let y = m.map(
-            Scalar::Affine {
-                mul: Bits::new(3.0),
-                add: Bits::new(-0.25),
-            },
-            &[y],
-            t,
-        );
+        let y = m.map(Scalar::Affine { mul: Bits::new(3.0), add: Bits::new(-0.25) }, &[y], t);
         m.store(y, t, &[0, 1], None);
         m.store(a, t, &[0, 1], None);
         let operands = [Tensor::noise(t, 120_003, 1), Tensor::noise(t, 120_003, 2)];
@@ -272,21 +210,11 @@ fn contiguous_and_long() {
 
 #[test]
 fn casts_between_all_types() {
-    for (from, to) in DType::ALL
-        .into_iter()
-        .flat_map(|f| DType::ALL.map(|t| (f, t)))
-    {
+    for (from, to) in DType::ALL.into_iter().flat_map(|f| DType::ALL.map(|t| (f, t))) {
         let loops = [whole("i", 5), split("j", 10)];
         let mut m = Make::new(1, &loops);
         let a = m.load(0, from, &[0, 1]);
-        let a = m.map(
-            Scalar::Affine {
-                mul: Bits::new(37.3),
-                add: Bits::new(0.0),
-            },
-            &[a],
-            from,
-        );
+        let a = m.map(Scalar::Affine { mul: Bits::new(37.3), add: Bits::new(0.0) }, &[a], from);
         let b = m.map(Scalar::Identity, &[a], to);
         let b = m.map(Scalar::Identity, &[b], to);
         m.store(b, to, &[0, 1], None);
@@ -297,14 +225,10 @@ fn casts_between_all_types() {
 
 #[test]
 fn softmax_rows() {
-    for (t, lane) in [DType::F32, DType::F64]
-        .into_iter()
-        .flat_map(|t| [1, 2, 7, 100, 5003].map(|n| (t, n)))
-    {
-        for loops in [
-            [split("i", 7), whole("j", 2), whole("k", lane)],
-            [whole("i", 3), whole("j", 2), split("k", lane)],
-        ] {
+    for (t, lane) in [DType::F32, DType::F64].into_iter().flat_map(|t| [1, 2, 7, 100, 5003].map(|n| (t, n))) {
+        for loops in
+            [[split("i", 7), whole("j", 2), whole("k", lane)], [whole("i", 3), whole("j", 2), split("k", lane)]]
+        {
             let mut m = Make::new(2, &loops);
             let a = m.load(0, t, &[0, 1, 2]);
             let row = m.load(1, t, &[0]);
@@ -321,12 +245,7 @@ fn softmax_rows() {
             m.store(shifted, t, &[0, 1], None);
             let (n, rows) = (size(&loops, &[0, 1, 2]), size(&loops, &[0, 1]));
             let operands = [Tensor::noise(t, n, 5), Tensor::noise(t, loops[0].size, 6)];
-            check(
-                &m.k,
-                &operands,
-                &[(t, n), (t, rows), (t, rows)],
-                tolerance(t),
-            );
+            check(&m.k, &operands, &[(t, n), (t, rows), (t, rows)], tolerance(t));
         }
     }
 }
@@ -342,10 +261,7 @@ fn combining_stores_over_every_set_of_loops() {
         [whole("i", 4), whole("j", 3), split("k", 1)],
     ];
     let sets: [&[usize]; 7] = [&[0, 1], &[0], &[1], &[0, 2], &[2], &[], &[1, 2]];
-    for (loops, t) in shapes
-        .iter()
-        .flat_map(|s| [DType::F32, DType::F64].map(|t| (s, t)))
-    {
+    for (loops, t) in shapes.iter().flat_map(|s| [DType::F32, DType::F64].map(|t| (s, t))) {
         let large = size(loops, &[0, 1, 2]) > 10_000;
         let sets = if large { &sets[2..6] } else { &sets[..] };
         for (set, monoid) in sets.iter().flat_map(|s| [SUM, MAX].map(|m| (s, m))) {
@@ -357,12 +273,7 @@ fn combining_stores_over_every_set_of_loops() {
             m.store(a, t, &[2], Some(SUM));
             let n = size(loops, &[0, 1, 2]);
             let results = [(t, size(loops, set)), (t, n), (t, loops[2].size)];
-            check(
-                &m.k,
-                &[Tensor::noise(t, n, 1), Tensor::noise(t, n, 2)],
-                &results,
-                tolerance(t),
-            );
+            check(&m.k, &[Tensor::noise(t, n, 1), Tensor::noise(t, n, 2)], &results, tolerance(t));
         }
     }
 }
@@ -371,11 +282,9 @@ fn combining_stores_over_every_set_of_loops() {
 fn uniform_stores_that_combine() {
     // A loss: the sum over rows of a sum over the lane, and a row count.
     for t in [DType::F32, DType::F64] {
-        for loops in [
-            [whole("i", 2000), whole("j", 67)],
-            [split("i", 7), whole("j", 1)],
-            [split("i", 2), split("j", 2)],
-        ] {
+        for loops in
+            [[whole("i", 2000), whole("j", 67)], [split("i", 7), whole("j", 1)], [split("i", 2), split("j", 2)]]
+        {
             let mut m = Make::new(1, &loops);
             let a = m.load(0, t, &[0, 1]);
             let s = m.push(LoopOp::Reduce(SUM), &[a], t, true);
@@ -384,12 +293,7 @@ fn uniform_stores_that_combine() {
             m.store(one, t, &[], Some(SUM));
             m.store(s, t, &[0], None);
             let operands = [Tensor::noise(t, size(&loops, &[0, 1]), 3)];
-            check(
-                &m.k,
-                &operands,
-                &[(t, 1), (t, 1), (t, loops[0].size)],
-                tolerance(t),
-            );
+            check(&m.k, &operands, &[(t, 1), (t, 1), (t, loops[0].size)], tolerance(t));
         }
     }
 }
@@ -397,11 +301,8 @@ fn uniform_stores_that_combine() {
 #[test]
 fn indices_tables_and_random_numbers_are_global() {
     for t in [DType::F32, DType::F64] {
-        for (i, j) in [
-            (split("i", 7), whole("j", 6)),
-            (whole("i", 4), split("j", 8)),
-            (whole("i", 3), split("j", 700)),
-        ] {
+        for (i, j) in [(split("i", 7), whole("j", 6)), (whole("i", 4), split("j", 8)), (whole("i", 3), split("j", 700))]
+        {
             let loops = [i, j];
             let global = [loops[0].global, loops[1].global];
             let mut m = Make::new(1, &loops);
@@ -422,12 +323,7 @@ fn indices_tables_and_random_numbers_are_global() {
             m.store(random, t, &[1, 0], None);
             let ids: Vec<f64> = (0..loops[1].size).map(|i| (i * 5 % 8) as f64).collect();
             let n = size(&loops, &[0, 1]);
-            check(
-                &m.k,
-                &[Tensor::new(DType::I32, &ids)],
-                &[(t, n), (t, n)],
-                tolerance(t),
-            );
+            check(&m.k, &[Tensor::new(DType::I32, &ids)], &[(t, n), (t, n)], tolerance(t));
         }
     }
 }
@@ -463,14 +359,7 @@ fn an_update_in_place() {
     let t = DType::F32;
     let mut m = Make::new(2, &loops);
     let (p, g) = (m.load(0, t, &[0]), m.load(1, t, &[0]));
-    let half = m.map(
-        Scalar::Affine {
-            mul: Bits::new(0.5),
-            add: Bits::new(0.0),
-        },
-        &[g],
-        t,
-    );
+    let half = m.map(Scalar::Affine { mul: Bits::new(0.5), add: Bits::new(0.0) }, &[g], t);
     let new = m.map(Scalar::Sub, &[p, half], t);
     m.store(new, t, &[0], None);
     m.store(p, t, &[0], None);
@@ -494,31 +383,18 @@ fn contradictions_are_refused() {
         let mut m = Make::new(1, &loops);
         build(&mut m);
         let body = kernel(1, 1, KernelBody::Loop(m.k));
-        run(
-            &body,
-            0,
-            &[Tensor::noise(t, 12, 1)],
-            &[Tensor::canary(t, 12)],
-        )
-        .unwrap_err()
-        .to_string()
+        run(&body, 0, &[Tensor::noise(t, 12, 1)], &[Tensor::canary(t, 12)]).unwrap_err().to_string()
     };
     let e = refused(&|m| {
         let a = m.load(0, t, &[0, 1]);
         m.store(a, t, &[1], None);
     });
-    assert_eq!(
-        e,
-        "kernel test: the store of register 0 lacks a loop but does not combine"
-    );
+    assert_eq!(e, "kernel test: the store of register 0 lacks a loop but does not combine");
     let e = refused(&|m| {
         let a = m.load(0, t, &[0, 1]);
         m.store(a, t, &[0], None);
     });
-    assert_eq!(
-        e,
-        "kernel test: the store of register 0 lacks a loop but does not combine"
-    );
+    assert_eq!(e, "kernel test: the store of register 0 lacks a loop but does not combine");
     let e = refused(&|m| {
         m.map(Scalar::Add, &[0, 1], t);
     });

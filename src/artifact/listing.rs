@@ -1,0 +1,150 @@
+//! The listing of a program: a line a step, kernel and collective, the same for the same program.
+
+use autoshard_ir::kernel::{AttentionKernel, Extent, GemmLoop, Kernel, KernelBody};
+use autoshard_ir::program::{Buf, Collective, Program, ProgramFunction, Step};
+use autoshard_ir::Axis;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+/// The whole listing: mesh, kernels, collectives, functions with their steps.
+pub fn list(program: &Program) -> String {
+    let mut out = format!("mesh {}\n\nkernels\n", program.mesh);
+    out.push_str(&kernels(program));
+    out.push_str("\ncollectives\n");
+    for (i, c) in program.collectives.iter().enumerate() {
+        let _ = writeln!(out, "  c{i:<4} {}", collective(c));
+    }
+    for (i, f) in program.functions.iter().enumerate() {
+        let entry = if i == program.entry { " entry" } else { "" };
+        let _ = writeln!(out, "\nfunction @{}{entry}, frame of {} bytes", f.name, f.frame);
+        signature(&mut out, f);
+        f.steps.iter().for_each(|s| step(&mut out, program, s));
+    }
+    out
+}
+
+/// The kernels: template, name, shape, FLOPs, bytes, digest of every detail.
+pub fn kernels(program: &Program) -> String {
+    let mut out = String::new();
+    for (i, k) in program.kernels.iter().enumerate() {
+        let _ = writeln!(
+            out,
+            "  k{i:<4} {:<18} {:<34} {:<58} {} FLOP, {} bytes, #{}",
+            template(&k.body),
+            k.name,
+            shape(k),
+            k.flops,
+            k.bytes,
+            digest(k)
+        );
+    }
+    out
+}
+
+/// Name of a kernel's template.
+fn template(body: &KernelBody) -> &'static str {
+    match body {
+        KernelBody::Loop(_) => "loop",
+        KernelBody::Gemm(_) => "gemm",
+        KernelBody::Attention(_) => "attention",
+        KernelBody::AttentionBackward(_) => "attention_backward",
+        KernelBody::Gather(_) => "gather",
+        KernelBody::Scatter(_) => "scatter",
+        KernelBody::Copy(_) => "copy",
+    }
+}
+
+fn shape(kernel: &Kernel) -> String {
+    match &kernel.body {
+        KernelBody::Loop(k) => format!("{}, {} instructions", extents(&k.loops), k.instrs.len()),
+        KernelBody::Gemm(k) => {
+            let side = |name: &str, loops: &[GemmLoop]| {
+                let all: Vec<Extent> = loops.iter().map(|l| l.extent.clone()).collect();
+                (!all.is_empty()).then(|| format!("{name}={}", extents(&all)))
+            };
+            let sides = [side("batch", &k.batch), side("m", &k.m), side("n", &k.n), side("k", &k.k)];
+            format!("{} {}", k.dtype, sides.into_iter().flatten().collect::<Vec<_>>().join(" "))
+        }
+        KernelBody::Attention(k) | KernelBody::AttentionBackward(k) => attention(k),
+        KernelBody::Gather(k) | KernelBody::Scatter(k) => {
+            let rows = extents(&k.rows);
+            format!("{} rows={rows} of {}", k.dtype, extents(&[k.table.clone(), k.d.clone()]))
+        }
+        KernelBody::Copy(k) => {
+            let moved: usize = k.boxes.iter().map(|b| b.loops.iter().map(|l| l.0).product::<usize>()).sum();
+            format!("{} {} boxes, {moved} elements", k.dtype, k.boxes.len())
+        }
+    }
+}
+
+fn attention(k: &AttentionKernel) -> String {
+    let all = [&k.b, &k.s, &k.t, &k.g, &k.r, &k.e, &k.h].map(Clone::clone);
+    let causal = if k.causal { " causal" } else { "" };
+    let window = if k.window > 0 { format!(" window={}", k.window) } else { String::new() };
+    format!("{} {}{causal}{window}", k.dtype, extents(&all))
+}
+
+/// `[b=2/8@dp, s=64]`: local sizes, and the global size where a loop is split.
+fn extents(all: &[Extent]) -> String {
+    let one = |e: &Extent| match e.axes.as_slice() {
+        [] => format!("{}={}", e.name, e.size),
+        axes => format!("{}={}/{}@{}", e.name, e.size, e.global, join(axes)),
+    };
+    format!("[{}]", all.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+fn join(axes: &[Axis]) -> String {
+    axes.iter().map(Axis::name).collect::<Vec<_>>().join("·")
+}
+
+/// Eight bytes over everything that a kernel is: strides, constants, instructions.
+fn digest(kernel: &Kernel) -> String {
+    super::hex(&Sha256::digest(format!("{kernel:?}"))[..8])
+}
+
+fn collective(c: &Collective) -> String {
+    let control = if c.control { " control" } else { "" };
+    format!("{} over {}: {} -> {}, {}{control}", c.kind.name(), join(&c.axes), c.from, c.to, c.name)
+}
+
+fn signature(out: &mut String, f: &ProgramFunction) {
+    for (i, (name, ty)) in f.params.iter().enumerate() {
+        let _ = writeln!(out, "  p{i:<4} %{name}: {ty}");
+    }
+    for (i, (name, ty)) in f.results.iter().enumerate() {
+        let place = match f.in_place.get(i) {
+            Some(Some(p)) => format!(" in p{p}"),
+            _ => String::new(),
+        };
+        let _ = writeln!(out, "  r{i:<4} %{name}: {ty}{place}");
+    }
+}
+
+fn step(out: &mut String, program: &Program, step: &Step) {
+    let bufs = |all: &[Buf]| all.iter().map(buf).collect::<Vec<_>>().join(", ");
+    let _ = match step {
+        Step::Kernel { kernel, buffers } => {
+            let (operands, results) = match program.kernels.get(*kernel) {
+                Some(k) => buffers.split_at(k.operands.min(buffers.len())),
+                None => (&buffers[..], &[][..]),
+            };
+            writeln!(out, "  {} = k{kernel} {}", bufs(results), bufs(operands))
+        }
+        Step::Collective { collective, input, output } => {
+            writeln!(out, "  {} = c{collective} {}", buf(output), buf(input))
+        }
+        Step::Call { function, args, results } => {
+            let name = program.functions.get(*function).map_or("?", |f| &f.name);
+            writeln!(out, "  {} = @{name} {}", bufs(results), bufs(args))
+        }
+        Step::Copy { from, to, bytes } => writeln!(out, "  {} = {} ({bytes} bytes)", buf(to), buf(from)),
+    };
+}
+
+fn buf(b: &Buf) -> String {
+    match b {
+        Buf::Frame(at) => format!("+{at}"),
+        Buf::Param(i) => format!("p{i}"),
+        Buf::Result(i) => format!("r{i}"),
+    }
+}

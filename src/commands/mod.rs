@@ -1,0 +1,110 @@
+//! The command line: one file per command.
+//!
+//! Results go to stdout, progress and diagnostics to stderr. Exit codes: 0 done, 1 a clear failure,
+//! 2 usage.
+
+mod args;
+mod compile;
+mod folder;
+mod hardware;
+mod inspect;
+mod job;
+mod mesh;
+mod progress;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// A compiler and planner for training neural networks on many accelerators.
+#[derive(Debug, Parser)]
+#[command(version, after_help = "Example:\n  autoshard run examples/tiny-llama --devices 8")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Compile(compile::Args),
+    Run(Box<run::Args>),
+    Inspect(inspect::Args),
+    Hardware(hardware::Args),
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub enum Failure {
+    /// The arguments are wrong: exit code 2.
+    Usage(String),
+    /// The work failed: exit code 1.
+    Failed(String),
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(e: E) -> Failure {
+        Failure::Failed(e.to_string())
+    }
+}
+
+/// Runs the command of this process.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Compile(args) => compile::compile(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Hardware(args) => hardware::hardware(&args),
+    };
+    let (message, code) = match done {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Failed(message)) => (message, 1),
+        Err(Failure::Usage(message)) => (message, 2),
+    };
+    say(&format!("error: {}\n", message.trim_end()));
+    ExitCode::from(code)
+}
+
+/// Writes a result. A reader that went away is a failure like any other.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|e| Failure::Failed(format!("cannot write to stdout: {e}")))
+}
+
+/// Writes a diagnostic. Nobody is left to tell where that fails.
+pub fn say(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// `; did you mean X?` for the known word nearest to what was written, if any is near; the first of
+/// several that are equally near.
+pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let scored = known.into_iter().map(|k| (strsim::damerau_levenshtein(word, k), k)).min_by_key(|(d, _)| *d);
+    match scored.filter(|(d, _)| *d <= 1 + word.chars().count() / 3) {
+        Some((_, near)) => format!("; did you mean `{near}`?"),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_has_help_with_an_example() {
+        let mut cli = Cli::command();
+        cli.clone().debug_assert();
+        for command in cli.get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn suggestions_are_near_or_absent() {
+        assert_eq!(suggestion("fdsp", ["dp", "fsdp", "tp"]), "; did you mean `fsdp`?");
+        assert_eq!(suggestion("zebra", ["dp", "tp"]), "");
+    }
+}
