@@ -63,6 +63,8 @@ pub enum ModelError {
     Build { path: PathBuf, source: BuildError },
     #[error("{path}: the entry @{entry} must take i32 tensors %tokens[b, s] and %labels[b, s] to be trained; it takes {got}")]
     Inputs { path: PathBuf, entry: String, got: String },
+    #[error("{path}: the entry's parameter %{name} has a name that the training step uses (t, m.NAME, v.NAME, NAME.new); rename it")]
+    Reserved { path: PathBuf, name: String },
     #[error("{path}: {what} of {value} does not fit: {reason}")]
     Shape { path: PathBuf, what: &'static str, value: usize, reason: String },
 }
@@ -123,6 +125,9 @@ impl Model {
             return Err(ModelError::Inputs { path: path.into(), entry: module.entry.clone(), got: got.join(", ") });
         };
         let shape = StepShape { batch: ty.dims[0].size, seq_len: ty.dims[1].size, dtype: float_type(entry) };
+        if let Some(p) = entry.params.iter().map(|p| &entry.value(p.value).name).find(|n| reserved(n)) {
+            return Err(ModelError::Reserved { path: path.into(), name: p.clone() });
+        }
         let tensors = entry.params.iter().filter(|p| p.trainable).map(|p| {
             let v = entry.value(p.value);
             Tensor { name: v.name.clone(), shape: v.ty.sizes(), kind: kind_of(&v.name, &v.ty) }
@@ -149,6 +154,11 @@ impl Model {
 fn input<'f>(entry: &'f Function, name: &str) -> Option<&'f Type> {
     let ty = entry.params.iter().map(|p| p.value).find(|v| entry.value(*v).name == name).map(|v| entry.ty(v))?;
     (ty.dtype == DType::I32 && ty.dims.len() == 2).then_some(ty)
+}
+
+/// Names of the training step's own parameters and results.
+fn reserved(name: &str) -> bool {
+    name == "t" || name.starts_with("m.") || name.starts_with("v.") || name.ends_with(".new")
 }
 
 fn float_type(entry: &Function) -> DType {

@@ -16,19 +16,16 @@ pub fn outline(module: &Module) -> Module {
     out.functions.extend(module.functions.iter().filter(|f| f.name != module.entry).cloned());
     let mut new = Function::new(entry.name.clone());
     let mut env: HashMap<ValueId, ValueId> = HashMap::new();
-    for p in &entry.params {
-        let v = entry.value(p.value);
-        env.insert(p.value, new.add_param(&v.name, v.ty.clone(), p.trainable));
-    }
+    new.copy_params(entry, &mut env);
     let mut at = 0;
     while at < entry.nodes.len() {
         let run = entry.nodes[at..].iter().take_while(|n| n.callee.is_none()).count();
         if run == 0 {
-            copy_call(entry, at, &mut new, &mut env);
+            new.copy_node(entry, &entry.nodes[at], &mut env);
             at += 1;
             continue;
         }
-        let name = format!("{}.{}", entry.name, out.functions.len());
+        let name = (0..).map(|i| format!("{}.{i}", entry.name)).find(|n| out.function(n).is_none()).unwrap_or_default();
         let (body, inputs, outputs) = extract(entry, at, at + run, &name);
         let call = Node {
             op: &ops::CALL,
@@ -49,15 +46,6 @@ pub fn outline(module: &Module) -> Module {
     new.results = entry.results.iter().map(|r| env[r]).collect();
     out.functions.push(new);
     out
-}
-
-fn copy_call(entry: &Function, at: usize, new: &mut Function, env: &mut HashMap<ValueId, ValueId>) {
-    let old = &entry.nodes[at];
-    let node = Node { inputs: old.inputs.iter().map(|v| env[v]).collect(), results: Vec::new(), ..old.clone() };
-    let results = old.results.iter().map(|v| (entry.value(*v).name.clone(), entry.ty(*v).clone())).collect();
-    let id = new.add_node(node, results);
-    let results = new.node(id).results.clone();
-    env.extend(old.results.iter().copied().zip(results));
 }
 
 /// Nodes `from..to` as a function, with the outer values it reads and those of its that are read
@@ -81,12 +69,43 @@ fn extract(entry: &Function, from: usize, to: usize, name: &str) -> (Function, V
         env.insert(*v, body.add_param(&value.name, value.ty.global(), trainable));
     }
     for old in &entry.nodes[from..to] {
-        let node = Node { inputs: old.inputs.iter().map(|v| env[v]).collect(), results: Vec::new(), ..old.clone() };
-        let results = old.results.iter().map(|v| (entry.value(*v).name.clone(), entry.ty(*v).clone())).collect();
-        let id = body.add_node(node, results);
-        let results = body.node(id).results.clone();
-        env.extend(old.results.iter().copied().zip(results));
+        body.copy_node(entry, old, &mut env);
     }
     body.results = outputs.iter().map(|v| env[v]).collect();
     (body, inputs, outputs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use autoshard_ir::{text, verify};
+
+    #[test]
+    fn runs_of_nodes_become_functions_between_the_calls() {
+        let source = "func @main.0(%x: f32[n=2]) -> (f32[n]) {
+  %y = exp %x : f32[n]
+  return %y
+}
+func @main(%x: f32[n=2], param %w: f32[n]) -> (f32[], f32[n]) {
+  %a = mul %x, %w : f32[n]
+  %b = exp %a : f32[n]
+  %c = call @main.0(%b) : f32[n]
+  %d = add %c, %a : f32[n]
+  %s = reduce_sum %d {spec=\"n ->\"} : f32[]
+  return %s, %a
+}
+entry @main
+";
+        let m = outline(&text::parse(source, "outline").unwrap());
+        verify::verify(&m).unwrap();
+        let entry = m.entry_function().unwrap();
+        let calls: Vec<&str> = entry.nodes.iter().filter_map(|n| n.callee.as_deref()).collect();
+        // A name that is taken is not taken again.
+        assert_eq!(calls, ["main.1", "main.0", "main.2"]);
+        let first = m.function("main.1").unwrap();
+        assert_eq!(first.params.iter().map(|p| p.trainable).collect::<Vec<_>>(), [false, true]);
+        // What is read later or returned leaves the function: %a and %b.
+        assert_eq!(first.results.len(), 2);
+        assert_eq!(outline(&m), m);
+    }
 }

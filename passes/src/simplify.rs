@@ -17,10 +17,7 @@ pub fn simplify(module: &Module) -> Module {
 fn merge(f: &Function) -> Function {
     let mut out = Function { name: f.name.clone(), backward: f.backward.clone(), ..Function::default() };
     let mut env: HashMap<ValueId, ValueId> = HashMap::new();
-    for p in &f.params {
-        let v = f.value(p.value);
-        env.insert(p.value, out.add_param(&v.name, v.ty.clone(), p.trainable));
-    }
+    out.copy_params(f, &mut env);
     let mut seen: HashMap<String, Vec<ValueId>> = HashMap::new();
     for old in &f.nodes {
         let inputs: Vec<ValueId> = old.inputs.iter().map(|v| env[v]).collect();
@@ -106,17 +103,50 @@ fn dead(f: &Function) -> Function {
     }
     let mut out = Function { name: f.name.clone(), backward: f.backward.clone(), ..Function::default() };
     let mut env: HashMap<ValueId, ValueId> = HashMap::new();
-    for p in &f.params {
-        let v = f.value(p.value);
-        env.insert(p.value, out.add_param(&v.name, v.ty.clone(), p.trainable));
-    }
+    out.copy_params(f, &mut env);
     for (old, _) in f.nodes.iter().zip(&keep).filter(|(_, k)| **k) {
-        let inputs = old.inputs.iter().map(|v| env[v]).collect();
-        let results = old.results.iter().map(|v| (f.value(*v).name.clone(), f.ty(*v).clone())).collect();
-        let id = out.add_node(Node { inputs, results: Vec::new(), ..old.clone() }, results);
-        let results = out.node(id).results.clone();
-        env.extend(old.results.iter().copied().zip(results));
+        out.copy_node(f, old, &mut env);
     }
     out.results = f.results.iter().map(|r| env[r]).collect();
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use autoshard_ir::text;
+
+    fn simplified(body: &str) -> String {
+        let source = format!("func @f(%x: f32[n=2]) -> (f32[n]) {{\n{body}}}\n");
+        let m = simplify(&text::parse(&source, "simplify").unwrap_or_else(|e| panic!("{e}")));
+        let printed = text::print(&m);
+        let lines = printed.lines().filter(|l| l.starts_with("  %"));
+        lines.map(|l| l.trim().split(" : ").next().unwrap_or_default().to_string()).collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn equal_nodes_are_one_and_dead_nodes_go() {
+        let body = "  %a = exp %x : f32[n]\n  %b = exp %x : f32[n]\n  %dead = log %x : f32[n]\n  %c = add %a, %b : f32[n]\n  return %c\n";
+        assert_eq!(simplified(body), "%a = exp %x; %c = add %a, %a");
+    }
+
+    #[test]
+    fn nodes_with_other_attributes_or_strategies_stay_apart() {
+        let body = "  %a = affine %x {mul=2.0, add=0.0} : f32[n]\n  %b = affine %x {mul=2.0, add=1.0} : f32[n]\n  %c = add %a, %b : f32[n]\n  return %c\n";
+        assert_eq!(simplified(body).matches("affine").count(), 2);
+    }
+
+    #[test]
+    fn constants_are_folded_at_their_type() {
+        let body = "  %k = constant {values=[0.1], dtype=\"f32\"} : f32[]\n  %t = constant {values=[0.2], dtype=\"f32\"} : f32[]\n  %s = add %k, %t : f32[]\n  %b = broadcast %s {spec=\"-> n\", sizes=[2]} : f32[n]\n  %y = mul %x, %b : f32[n]\n  return %y\n";
+        // The sum of the f32 numbers nearest to 0.1 and 0.2, rounded to f32.
+        let sum = f64::from(0.1f32 + 0.2f32);
+        assert!(simplified(body).contains(&format!("values=[{sum:?}]")), "{}", simplified(body));
+    }
+
+    #[test]
+    fn identities_vanish_and_what_rounds_stays() {
+        let body = "  %a = cast %x {dtype=\"f32\"} : f32[n]\n  %b = affine %a {mul=1.0, add=0.0} : f32[n]\n  %h = cast %b {dtype=\"bf16\"} : bf16[n]\n  %y = cast %h {dtype=\"f32\"} : f32[n]\n  return %y\n";
+        assert_eq!(simplified(body), "%h = cast %x {dtype=\"bf16\"}; %y = cast %h {dtype=\"f32\"}");
+    }
 }

@@ -11,15 +11,10 @@
 //! assert_eq!(embedding.value(InitKind::Matrix { fan_in: 64 }, 0).to_bits(), 0xbdd674a3);
 //! ```
 
+use autoshard_ir::ops::GOLDEN;
 use std::ops::Range;
 
-/// The increment of SplitMix64: 2^64 divided by the golden ratio.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// The FNV-1a hash, 64 bits.
-pub fn fnv1a64(bytes: &[u8]) -> u64 {
-    Fnv::default().bytes(bytes).0
-}
+pub use autoshard_ir::ops::{fnv1a64, mix};
 
 /// An FNV-1a hash that is being fed.
 #[derive(Clone, Copy, Debug)]
@@ -45,13 +40,6 @@ pub fn token_hash(tokens: &[i32]) -> u64 {
 /// The hash of a tensor's values that the goldens record: FNV-1a over little-endian f32.
 pub fn value_hash(values: &[f32]) -> u64 {
     values.iter().fold(Fnv::default(), |h, v| h.bytes(&v.to_le_bytes())).0
-}
-
-/// SplitMix64's output function.
-pub fn mix(z: u64) -> u64 {
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 /// Where the stream of a name starts.

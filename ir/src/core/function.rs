@@ -211,6 +211,24 @@ impl Function {
         id
     }
 
+    /// Adds the parameters of another function, in order; `env` then maps them to their copies.
+    pub fn copy_params(&mut self, from: &Function, env: &mut HashMap<ValueId, ValueId>) {
+        for p in &from.params {
+            let v = from.value(p.value);
+            env.insert(p.value, self.add_param(&v.name, v.ty.clone(), p.trainable));
+        }
+    }
+
+    /// Adds a copy of a node of another function. `env` maps that function's values to this one's: it
+    /// must hold the operands, and it gets the results.
+    pub fn copy_node(&mut self, from: &Function, node: &Node, env: &mut HashMap<ValueId, ValueId>) -> NodeId {
+        let inputs = node.inputs.iter().map(|v| env[v]).collect();
+        let results = node.results.iter().map(|v| (from.value(*v).name.clone(), from.ty(*v).clone())).collect();
+        let id = self.add_node(Node { inputs, results: Vec::new(), ..node.clone() }, results);
+        env.extend(node.results.iter().copied().zip(self.node(id).results.iter().copied()));
+        id
+    }
+
     /// A name that no value has: the base itself or `base.N`.
     pub fn fresh_name(&self, base: &str) -> String {
         if self.find(base).is_none() {

@@ -102,6 +102,7 @@ pub fn fnv1a64(bytes: &[u8]) -> u64 {
 }
 
 /// Finaliser of SplitMix64.
+#[inline]
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -109,8 +110,23 @@ pub fn mix(mut z: u64) -> u64 {
 }
 
 /// Number in (−1, 1) at a counter: an odd multiple of 2⁻²⁴, exact in f32.
+#[inline]
 pub fn random_unit(key: u64, counter: u64) -> f64 {
     let word = mix(key.wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN)));
     let odd = 2 * (word >> 40) as i64 + 1 - (1 << 24);
     odd as f64 / (1u64 << 24) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_random_numbers_of_the_goldens() {
+        let key = mix(fnv1a64(b"model.embed_tokens.weight"));
+        assert_eq!(key, 0x1acb_025c_f390_dc05);
+        for (i, bits) in [0xbf56_74a3u32, 0xbe14_ac94, 0xbf7d_5bbd, 0xbf23_a825].into_iter().enumerate() {
+            assert_eq!(random_unit(key, i as u64), f64::from(f32::from_bits(bits)));
+        }
+    }
 }

@@ -292,12 +292,7 @@ fn split(
         add(*v, ParamOf::Cotangent(*r), false, &mut backward);
     }
     for n in live {
-        let old = all.node(n);
-        let node = Node { inputs: old.inputs.iter().map(|v| env[v]).collect(), results: Vec::new(), ..old.clone() };
-        let results = old.results.iter().map(|v| (all.value(*v).name.clone(), all.ty(*v).clone())).collect();
-        let id = backward.add_node(node, results);
-        let results = backward.node(id).results.clone();
-        env.extend(old.results.iter().copied().zip(results));
+        backward.copy_node(all, all.node(n), &mut env);
     }
     backward.results = out.iter().map(|v| env[v]).collect();
     backward.backward = Some(Backward { of: forward.name.clone(), params, results: wanted.to_vec() });

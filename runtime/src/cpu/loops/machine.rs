@@ -7,6 +7,7 @@ use super::nest::stretches;
 use super::{unpack, Schedule};
 use crate::cpu::elem::{with_scratch, Elem, Simd};
 use autoshard_ir::core::{BinaryMonoid, Scalar};
+use autoshard_ir::ops::random_unit;
 
 /// Elements of a tile where the lane may be cut.
 const TILE: usize = 1024;
@@ -180,7 +181,7 @@ impl<'a, E: Elem> Machine<'a, E> {
             Action::Load(p, dtype, c) => unsafe { memory::load_one(p, dtype, self.columns[c]) },
             Action::Index(c) => self.columns[c] as f64,
             Action::Table(values, c) => values[self.columns[c]],
-            Action::Random(key, c) => memory::random(key, self.columns[c] as u64),
+            Action::Random(key, c) => random_unit(key, self.columns[c] as u64),
             Action::Const(x) => x,
             Action::Map(f) => {
                 let mut args = [0.0; 3];
@@ -224,7 +225,7 @@ impl<'a, E: Elem> Machine<'a, E> {
             ),
             Action::Index(c) => self.each(c, tile, out, |i| i as f64),
             Action::Table(values, c) => self.each(c, tile, out, |i| values[i]),
-            Action::Random(key, c) => self.each(c, tile, out, |i| memory::random(key, i as u64)),
+            Action::Random(key, c) => self.each(c, tile, out, |i| random_unit(key, i as u64)),
             Action::Const(_) | Action::Reduce(_) | Action::Same => {
                 unreachable!("uniform, or handled above")
             }

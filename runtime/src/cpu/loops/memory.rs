@@ -77,31 +77,3 @@ unsafe fn spread<E: Elem, D>(to: *mut D, stride: usize, values: &[E], f: impl Fn
         }
     }
 }
-
-/// The random number of counter `index` under `key`: an odd multiple of 2^−24 in (−1, 1), exact in
-/// f32 (SplitMix64 in counter form).
-#[inline(always)]
-pub(super) fn random(key: u64, index: u64) -> f64 {
-    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut z = key.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN));
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^= z >> 31;
-    let odd = 2 * (z >> 40) as i64 + 1 - (1 << 24);
-    odd as f64 / (1 << 24) as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_random_numbers_of_the_goldens() {
-        // key("model.embed_tokens.weight", seed 0)
-        let key = 0x1acb_025c_f390_dc05;
-        let want = [0xbf56_74a3u32, 0xbe14_ac94, 0xbf7d_5bbd, 0xbf23_a825];
-        for (i, bits) in want.into_iter().enumerate() {
-            assert_eq!(random(key, i as u64), f32::from_bits(bits) as f64);
-        }
-    }
-}

@@ -2,9 +2,9 @@
 
 use super::super::testing::*;
 use super::super::*;
-use super::memory;
 use autoshard_ir::core::{BinaryMonoid, Bits, Scalar};
 use autoshard_ir::kernel::{Instr, LoopKernel, LoopOp, Store, View};
+use autoshard_ir::ops::random_unit;
 
 /// Evaluates the kernel entry by entry. Untouched elements are `None`.
 fn reference(k: &LoopKernel, rank: usize, operands: &[Tensor], lens: &[usize]) -> Vec<Vec<Option<f64>>> {
@@ -45,7 +45,7 @@ fn reference(k: &LoopKernel, rank: usize, operands: &[Tensor], lens: &[usize]) -
                     LoopOp::Index(t) => (ranges[*t].start + d[*t]) as f64,
                     LoopOp::Random(key, strides) => {
                         let global = (0..d.len()).map(|t| (ranges[t].start + d[t]) * strides[t]).sum::<usize>();
-                        memory::random(*key, global as u64)
+                        random_unit(*key, global as u64)
                     }
                     LoopOp::Reduce(m) => regs[i.args[0]].iter().fold(m.identity(), |x, y| m.combine(x, *y)),
                 }
