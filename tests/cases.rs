@@ -196,6 +196,37 @@ entry @main
     }
 }
 
+/// A query whose window lies beyond the keys sees none: its output is zero, forward and backward, in
+/// the interpreter and in the kernel.
+#[test]
+fn a_query_that_sees_no_key_gives_zero() {
+    let source = "mesh @m = [tp: 1]
+func @f(%q: f64[b=1, s=5, g=1, r=1, e=2], %k: f64[b, t=2, g, e], %v: f64[b, t, g, h=2]) -> (f64[b, s, g, r, h], f64[b, s, g, r, e], f64[b, t, g, e], f64[b, t, g, h]) {
+  %o, %lse = attention %q, %k, %v {scale=0.5, causal=1, window=2} : f64[b, s, g, r, h], f64[b, s, g, r]
+  %dq, %dk, %dv = attention_bwd %q, %k, %v, %o, %lse, %o {scale=0.5, causal=1, window=2} : f64[b, s, g, r, e], f64[b, t, g, e], f64[b, t, g, h]
+  return %o, %dq, %dk, %dv
+}
+func @main(%q: f64[b=1, s=5, g=1, r=1, e=2], %k: f64[b, t=2, g, e], %v: f64[b, t, g, h=2]) -> (f64[b, s, g, r, h], f64[b, s, g, r, e], f64[b, t, g, e], f64[b, t, g, h]) {
+  %o, %dq, %dk, %dv = call @f(%q, %k, %v) : f64[b, s, g, r, h], f64[b, s, g, r, e], f64[b, t, g, e], f64[b, t, g, h]
+  return %o, %dq, %dk, %dv
+}
+entry @main
+";
+    let local = local(source, &[]);
+    let args: Vec<Vec<f64>> =
+        [10, 4, 4].iter().map(|n| (0..*n).map(|i| f64::from(i * 7 % 5) - 1.5).collect()).collect();
+    let got = run(&schedule::schedule(&local).unwrap(), &args);
+    let entry = local.entry_function().unwrap();
+    let tensors: Vec<Tensor> =
+        entry.params.iter().zip(&args).map(|(p, a)| Tensor::new(entry.ty(p.value).clone(), a.clone())).collect();
+    let want = interp::run(&local, entry, &tensors).unwrap();
+    assert_eq!(got[0][6..], [0.0; 4], "queries 3 and 4 see keys 2.. and 3..");
+    assert_eq!(got[1][6..], [0.0; 4]);
+    for (g, w) in got.iter().zip(&want) {
+        assert!(g.iter().zip(&w.data).all(|(a, b)| (a - b).abs() < 1e-12), "{g:?} against {:?}", w.data);
+    }
+}
+
 /// A configuration of odd sizes: vocabulary 509, 6 heads over 2 key/value heads, 3 layers.
 fn odd() -> import::ModelConfig {
     let text = r#"{"model_type": "llama", "hidden_size": 30, "intermediate_size": 77, "num_hidden_layers": 3,

@@ -140,6 +140,8 @@ fn cases() -> Vec<Case> {
     out.push(repeated("concat", none().text("dim", "d"), &[(Real, X)], &[0, 0]));
     out.push(case("pad", none().text("dim", "s").int("before", 2).int("after", 1).float("value", 0.5), &[(Real, X)]));
     out.push(case("gather", none(), &[(Real, &[("v", 4), ("d", 2)]), (Index(4), ROWS)]));
+    let rows: Dims = &[("b", 2), ("s", 2), ("d", 3)];
+    out.push(case("scatter_add", none().int("rows", 3), &[(Real, rows), (Index(3), &rows[..2])]));
     out.extend(composites());
     out
 }

@@ -25,7 +25,7 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         template: Template::Scatter,
         semantics: Semantics::Primitive(scatter),
-        gradient: Gradient::None("second derivatives of gathers are not needed"),
+        gradient: Gradient::Derived(scatter_gradient),
     },
 ];
 
@@ -76,6 +76,17 @@ fn gather_gradient(
     let v = &b.ty(table).dims[0];
     let attrs = Attrs::new().int("rows", v.size as i64).text("dim", v.name.clone());
     Ok(vec![Some(b.op("d", "scatter_add", &[dy, ids], attrs)?), None])
+}
+
+/// Every row went to its index, so its cotangent is what stands there.
+fn scatter_gradient(
+    b: &mut Builder,
+    node: NodeId,
+    cots: &[Option<ValueId>],
+) -> Result<Vec<Option<ValueId>>, BuildError> {
+    let Some(dy) = cots[0] else { return Ok(vec![None, None]) };
+    let ids = b.func.node(node).inputs[1];
+    Ok(vec![Some(b.op("d", "gather", &[dy, ids], Attrs::new())?), None])
 }
 
 fn scatter(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Characters of a line that are shown whole.
+const LONGEST: usize = 400;
+
 /// One error with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
@@ -41,15 +44,20 @@ impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Diagnostic { message, file, line, column, width, source } = self;
         writeln!(f, "{file}:{line}:{column}: error: {message}")?;
-        writeln!(f, "{source}")?;
+        // Of a very long line, the part around the error.
+        let start = if source.chars().count() > LONGEST { column.saturating_sub(LONGEST / 4) } else { 0 };
+        let shown: String = source.chars().skip(start).take(LONGEST).collect();
+        let (left, right) = (if start > 0 { "…" } else { "" }, if source.len() > LONGEST { "…" } else { "" });
+        writeln!(f, "{left}{shown}{right}")?;
         // Tabs stay tabs, so that the caret is under its text whatever the terminal makes of them.
-        let indent: String = source
+        let indent: String = left
             .chars()
+            .chain(shown.chars())
             .chain(std::iter::repeat(' '))
-            .take(column - 1)
+            .take(left.chars().count() + column - 1 - start)
             .map(|c| if c == '\t' { '\t' } else { ' ' })
             .collect();
-        writeln!(f, "{indent}{}", "^".repeat(*width))
+        writeln!(f, "{indent}{}", "^".repeat((*width).min(LONGEST)))
     }
 }
 
