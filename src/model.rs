@@ -61,8 +61,14 @@ pub enum ModelError {
     Invalid { path: PathBuf, errors: Vec<VerifyError> },
     #[error("{path}: {source}")]
     Build { path: PathBuf, source: BuildError },
-    #[error("{path}: the entry @{entry} must take i32 tensors %tokens[b, s] and %labels[b, s] to be trained; it takes {got}")]
+    #[error("{path}: besides its parameters (marked `param`) the entry @{entry} must take i32 tensors %tokens[b, s] and %labels[b, s] and nothing else, since nothing else can be fed; it takes {}", if .got.is_empty() { "nothing" } else { .got })]
     Inputs { path: PathBuf, entry: String, got: String },
+    #[error(
+        "{path}: the entry @{entry} has nothing to train: mark the trained inputs `param`, as in `param %w: f32[d=8]`"
+    )]
+    Untrainable { path: PathBuf, entry: String },
+    #[error("{path}: {what} would be ignored: a model is read without placement, and --mesh or --devices gives the plan; remove the mesh line and the strategies")]
+    Placed { path: PathBuf, what: String },
     #[error("{path}: the entry's parameter %{name} has a name that the training step uses (t, m.NAME, v.NAME, NAME.new); rename it")]
     Reserved { path: PathBuf, name: String },
     #[error("{path}: {what} of {value} does not fit: {reason}")]
@@ -118,16 +124,11 @@ impl Model {
         let Some(entry) = module.entry_function() else {
             return Err(ModelError::Inputs { path: path.into(), entry: module.entry.clone(), got: "nothing".into() });
         };
-        let tokens = input(entry, build::TOKENS);
-        let Some(ty) = tokens.filter(|_| input(entry, build::LABELS).is_some()) else {
-            let got: Vec<String> =
-                entry.params.iter().map(|p| format!("%{}: {}", entry.value(p.value).name, entry.ty(p.value))).collect();
-            return Err(ModelError::Inputs { path: path.into(), entry: module.entry.clone(), got: got.join(", ") });
-        };
-        let shape = StepShape { batch: ty.dims[0].size, seq_len: ty.dims[1].size, dtype: float_type(entry) };
-        if let Some(p) = entry.params.iter().map(|p| &entry.value(p.value).name).find(|n| reserved(n)) {
-            return Err(ModelError::Reserved { path: path.into(), name: p.clone() });
+        let ty = check_entry(path, entry)?;
+        if let Some(what) = placed(&module) {
+            return Err(ModelError::Placed { path: path.into(), what });
         }
+        let shape = StepShape { batch: ty.dims[0].size, seq_len: ty.dims[1].size, dtype: float_type(entry) };
         let tensors = entry.params.iter().filter(|p| p.trainable).map(|p| {
             let v = entry.value(p.value);
             Tensor { name: v.name.clone(), shape: v.ty.sizes(), kind: kind_of(&v.name, &v.ty) }
@@ -149,6 +150,38 @@ impl Model {
     pub fn params(&self) -> usize {
         self.tensors.iter().map(|t| t.shape.iter().product::<usize>()).sum()
     }
+}
+
+/// Checks that a step can be fed and trained; returns the type of the tokens.
+fn check_entry<'f>(path: &Path, entry: &'f Function) -> Result<&'f Type, ModelError> {
+    let inputs = |got: String| ModelError::Inputs { path: path.into(), entry: entry.name.clone(), got };
+    let list = |trainable: bool| {
+        let picked = entry.params.iter().filter(|p| p.trainable == trainable);
+        picked.map(|p| format!("%{}: {}", entry.value(p.value).name, entry.ty(p.value))).collect::<Vec<_>>().join(", ")
+    };
+    let (tokens, labels) = (input(entry, build::TOKENS), input(entry, build::LABELS));
+    let (Some(tokens), Some(_), 2) = (tokens, labels, entry.params.iter().filter(|p| !p.trainable).count()) else {
+        return Err(inputs(list(false)));
+    };
+    if entry.params.iter().all(|p| !p.trainable) {
+        return Err(ModelError::Untrainable { path: path.into(), entry: entry.name.clone() });
+    }
+    if let Some(p) = entry.params.iter().map(|p| &entry.value(p.value).name).find(|n| reserved(n)) {
+        return Err(ModelError::Reserved { path: path.into(), name: p.clone() });
+    }
+    Ok(tokens)
+}
+
+/// The first placement that a module carries: a forward module has none, the plan gives it.
+fn placed(module: &Module) -> Option<String> {
+    if !module.mesh.axes.is_empty() {
+        return Some(format!("the mesh {}", module.mesh));
+    }
+    let node = |f: &Function| {
+        let placed = f.nodes.iter().find(|n| n.strategy != autoshard_ir::Strategy::None)?;
+        Some(format!("the strategy of %{} in @{}", f.value(*placed.results.first()?).name, f.name))
+    };
+    module.functions.iter().find_map(node)
 }
 
 fn input<'f>(entry: &'f Function, name: &str) -> Option<&'f Type> {

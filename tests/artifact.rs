@@ -51,6 +51,29 @@ fn what_is_packed_is_unpacked() {
     assert_eq!(report::memory(&a.executable.program), runtime.memory(0));
 }
 
+/// The table of collectives says what rank 0 counts, where ranks hold unequal parts too.
+#[test]
+fn the_plan_tells_the_bytes_that_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    for mesh in ["tp=2,fsdp=3", "dp=3,tp=4", "fsdp=2,dp=2,tp=2,sp=0"] {
+        let (model, asx) = (golden_dir("llama_tiny").display().to_string(), dir.path().join("t.asx"));
+        let make = ["compile", &model, "--mesh", mesh, "--batch", "12", "-o", asx.to_str().unwrap()];
+        lines(&make);
+        let program = autoshard::artifact::read(&asx).unwrap().executable.program;
+        let step = &lines(&["run", asx.to_str().unwrap(), "--steps", "1", "--json"])[0];
+        let mut told = std::collections::BTreeMap::<String, (u64, u64)>::new();
+        for l in report::collectives(&program).iter().filter(|l| !l.control) {
+            let sum = told.entry(l.axes.clone()).or_default();
+            *sum = (sum.0 + l.count as u64 * l.payload, sum.1 + l.count as u64 * l.wire);
+        }
+        assert!(!told.is_empty());
+        for (axes, (payload, wire)) in told {
+            assert_eq!(step["payload_bytes"][&axes], payload, "{mesh} {axes}");
+            assert_eq!(step["wire_bytes"][&axes], wire, "{mesh} {axes}");
+        }
+    }
+}
+
 #[test]
 fn a_file_trains_to_the_same_bits() {
     let (a, g) = (artifact(MESH), golden("llama_tiny"));

@@ -310,3 +310,28 @@ entry @main
     let error = partition::partition(&module).unwrap_err().to_string();
     assert!(error.contains("%y = exp %x") && error.contains("it has b, n"), "{error}");
 }
+
+/// Ranks that train on the same tokens are stopped, naming the step, unless that is allowed; a few
+/// tokens that repeat by chance are no evidence.
+#[test]
+fn duplicate_data_is_noticed_and_chance_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("same.txt");
+    std::fs::write(&path, "a".repeat(1000)).unwrap();
+    let run = |seq_len: usize, allow_duplicate_data: bool| {
+        let shape = StepShape { batch: 2, seq_len, dtype: DType::F32 };
+        let model = Model::load(&golden_dir("llama_tiny"), shape).unwrap();
+        let exe = Arc::new(compile(&model, &plan_mesh(&model, &degrees("dp=2")).unwrap(), &AdamW::default()).unwrap());
+        let data = Dataset::open(&path, model.vocab, seq_len, 2, false).unwrap();
+        let options = Options { allow_duplicate_data, ..Options::default() };
+        let preset = Preset::this_machine().unwrap();
+        let mut t = Trainer::new(exe, &Weights::Init { seed: 0 }, data, &preset, options).unwrap();
+        t.step().map(|s| s.loss).map_err(|e| e.to_string())
+    };
+    let error = run(32, false).unwrap_err();
+    assert!(
+        error.contains("step 0") && error.contains("ranks 0 and 1") && error.contains("--allow-duplicate-data"),
+        "{error}"
+    );
+    assert!(run(32, true).is_ok() && run(4, false).is_ok());
+}

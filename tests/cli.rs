@@ -95,7 +95,7 @@ fn a_batch_must_divide_over_the_data_ranks() {
     let batch = ["--batch", "6", "--steps", "1"];
     let with = |layout: [&'static str; 2]| [&["run", &model], &layout[..], &batch[..]].concat();
     refused(&with(["--mesh", "dp=2,fsdp=2"]), 1, &["batch 6 does not divide over dp·fsdp = 4 data ranks"]);
-    refused(&with(["--devices", "25"]), 1, &["no mesh of 25 devices", "batch 6", "1, 2, 4"]);
+    refused(&with(["--devices", "25"]), 1, &["no mesh of 25 devices", "batch 6", "1, 2, 4", "fewer devices"]);
 }
 
 #[test]
@@ -228,6 +228,70 @@ fn data_must_fill_a_batch() {
         &["short.txt: too short for one batch", "257 tokens", "has 9"],
     );
     refused(&["run", &model, "--data", "/nonexistent.txt"], 1, &["/nonexistent.txt: cannot read the data"]);
+}
+
+#[test]
+fn data_of_the_wrong_kind_are_refused() {
+    let model = golden("llama_tiny");
+    let (dir, path) = file("wide.bin", "");
+    std::fs::write(&path, (0..900u32).flat_map(|i| (i % 256).to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let run = |data: &str| autoshard(&["run", &model, "--data", data, "--steps", "1"]);
+    refused(&["run", &model, "--data", &path], 1, &["wide.bin", "every second one here is 0", ".u32.bin", ".u16.bin"]);
+    for name in ["wide.u32.bin", "wide.u16.bin"] {
+        let named = dir.path().join(name);
+        std::fs::copy(&path, &named).unwrap();
+        assert_eq!(run(&named.display().to_string()).0, 0, "{name}");
+    }
+    let folder = dir.path().display().to_string();
+    for special in ["/dev/zero", folder.as_str()] {
+        refused(&["run", &model, "--data", special], 1, &[special, "not a regular file"]);
+    }
+}
+
+#[test]
+fn outputs_are_checked_before_the_run() {
+    let model = golden("llama_tiny");
+    let (dir, text) = file("notes.txt", "mine");
+    let inside = |name: &str| dir.path().join(name).display().to_string();
+    let run = |more: &[&str], parts: &[&str]| {
+        let args = [&["run", &model, "--steps", "1"], more].concat();
+        refused(&args, 1, parts);
+        assert!(!autoshard(&args).2.contains("step "), "{args:?} trained");
+    };
+    run(&["--save", &format!("{text}/deep")], &["--save", "notes.txt/deep"]);
+    std::fs::create_dir_all(dir.path().join("bad/model.safetensors")).unwrap();
+    run(&["--save", &inside("bad")], &["--save", "model.safetensors there is a folder"]);
+    run(&["--grads", &inside("bad")], &["--grads", "this is a folder"]);
+    run(&["--grads", &text], &["--grads", "does not end in .safetensors"]);
+    let save = inside("new");
+    run(&["--save", &save, "--grads", &format!("{save}/./model.safetensors")], &["--grads", "the weights of --save"]);
+    assert!(!Path::new(&save).exists(), "a failed run leaves no folder");
+    refused(&["compile", &model, "-o", &text], 1, &["-o", "notes.txt", "is not an .asx file"]);
+    assert_eq!(std::fs::read(&text).unwrap(), b"mine");
+    let (code, stdout, stderr) = autoshard(&["run", &model, "--steps", "1", "--save", &save]);
+    assert!(code == 0 && stdout.contains("saved weights to"), "{stdout}{stderr}");
+}
+
+#[test]
+fn tensors_that_are_not_used_are_noted() {
+    // Two layers of weights for a model of one.
+    let model = golden("llama_tiny");
+    let (dir, one) = config(json!({"num_hidden_layers": 1}));
+    let saved = dir.path().join("two").display().to_string();
+    assert_eq!(autoshard(&["run", &model, "--steps", "1", "--save", &saved]).0, 0);
+    let (code, _, stderr) = autoshard(&["run", &one, "--steps", "1", "--weights", &saved]);
+    let parts = ["note: 9 tensors of", "are not used: model.layers.1.input_layernorm.weight, ", " and 6 more"];
+    assert!(code == 0 && parts.iter().all(|p| stderr.contains(p)), "{stderr}");
+}
+
+#[test]
+fn a_first_loss_of_zero_has_no_multiples() {
+    // One word: it is always right.
+    let changes = json!({"vocab_size": 1, "bos_token_id": null, "eos_token_id": null, "pad_token_id": null});
+    let (_dir, path) = config(changes);
+    let (code, stdout, stderr) = autoshard(&["run", &path, "--steps", "1", "--data", "golden"]);
+    assert!(code == 0 && stdout.contains("loss       0.0000 at first"), "{stdout}{stderr}");
+    assert!(!stdout.contains("NaN") && !stdout.contains("of the first"), "{stdout}");
 }
 
 #[test]

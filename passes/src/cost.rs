@@ -54,11 +54,12 @@ impl Cost {
         self.compute + self.communication
     }
 
-    fn add(&mut self, other: &Cost) {
-        self.compute += other.compute;
-        self.communication += other.communication;
-        self.flops += other.flops;
-        self.wire += other.wire;
+    /// Adds `times` the other cost.
+    pub(crate) fn add_scaled(&mut self, other: &Cost, times: f64) {
+        self.compute += times * other.compute;
+        self.communication += times * other.communication;
+        self.flops += times * other.flops;
+        self.wire += times * other.wire;
     }
 }
 
@@ -78,7 +79,7 @@ fn function(module: &Module, f: &Function, machine: &Machine, done: &HashMap<&st
         match node.op.semantics {
             Semantics::Call => {
                 let callee = node.callee.as_deref().unwrap_or_default();
-                total.add(&done.get(callee).copied().unwrap_or_default());
+                total.add_scaled(&done.get(callee).copied().unwrap_or_default(), 1.0);
             }
             Semantics::Collective => {
                 let kind = CollectiveKind::from_name(node.op.name).unwrap_or(CollectiveKind::Local);

@@ -113,7 +113,7 @@ fn one_rank_runs_on_the_callers_thread() {
     p.mesh = Mesh::new(&[("a", 1)]);
     let mut r = runtime(p).unwrap();
     r.write_f64(0, 0, &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
-    let report = r.step(Some(&TokenCheck { hashes: vec![3], data_axes: axes("a") })).unwrap();
+    let report = r.step(Some(&TokenCheck { hashes: vec![3], data_axes: axes("a"), may_repeat: false })).unwrap();
     assert_eq!(r.read_f64(0, Buf::Result(1)).unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0]);
     assert!(report.ranks[0].counts.wire.is_empty() && report.ranks[0].counts.control == 0);
 }
@@ -164,7 +164,7 @@ fn tokens_must_differ_along_the_data_axes_and_agree_elsewhere() {
     let check = |hashes: [u64; 4], allow: bool| {
         let options = Options { allow_duplicate_data: allow, ..options() };
         let mut r = Runtime::new(Arc::new(p.clone()), options).unwrap();
-        r.step(Some(&TokenCheck { hashes: hashes.to_vec(), data_axes: axes("dp") }))
+        r.step(Some(&TokenCheck { hashes: hashes.to_vec(), data_axes: axes("dp"), may_repeat: false }))
     };
     // Ranks 0, 1 are one data rank, 2, 3 the other.
     let good = check([7, 7, 9, 9], false).unwrap();
@@ -178,7 +178,7 @@ fn tokens_must_differ_along_the_data_axes_and_agree_elsewhere() {
         assert!(matches!(differ, RuntimeError::DifferentData { first: 2, second: 3, .. }), "{differ}");
     }
     let mut r = runtime(program()).unwrap();
-    let few = r.step(Some(&TokenCheck { hashes: vec![1], data_axes: vec![] })).unwrap_err();
+    let few = r.step(Some(&TokenCheck { hashes: vec![1], data_axes: vec![], may_repeat: false })).unwrap_err();
     assert_eq!(few.to_string(), "1 token hashes for 2 ranks");
 }
 

@@ -148,9 +148,14 @@ pub enum ArtifactError {
 
 /// Whether a path names or holds an `.asx` file.
 pub fn is_artifact(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "asx") || has_magic(path)
+}
+
+/// Whether a path is of a file that begins as `.asx` files do.
+pub fn has_magic(path: &Path) -> bool {
     let mut first = [0; MAGIC.len()];
     let magic = |mut f: std::fs::File| f.read_exact(&mut first).is_ok() && first == *MAGIC;
-    path.extension().is_some_and(|e| e == "asx") || (path.is_file() && std::fs::File::open(path).is_ok_and(magic))
+    path.is_file() && std::fs::File::open(path).is_ok_and(magic)
 }
 
 /// The bytes of an executable's file.
@@ -189,12 +194,14 @@ pub fn pack(artifact: &Artifact) -> Vec<u8> {
 pub fn write(artifact: &Artifact, path: &Path) -> Result<usize, ArtifactError> {
     let bytes = pack(artifact);
     let io = |source| ArtifactError::Io { path: path.into(), action: "cannot write", source };
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".part");
-    let part = path.with_file_name(name);
-    std::fs::write(&part, &bytes).map_err(io)?;
-    std::fs::rename(&part, path).map_err(io)?;
-    Ok(bytes.len())
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = path.with_file_name(format!(".{name}.{}.part", std::process::id()));
+    let written = std::fs::write(&part, &bytes).and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        // Best effort: the error that matters is the one returned.
+        let _ = std::fs::remove_file(&part);
+    }
+    written.map(|()| bytes.len()).map_err(io)
 }
 
 /// Reads an executable's file.

@@ -1,7 +1,7 @@
 //! `autoshard compile`: a model becomes an `.asx` file.
 
 use super::args::Build;
-use super::{job, print, say, Failure};
+use super::{job, output, print, say, Failure};
 use autoshard::{artifact, report};
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,8 @@ pub struct Args {
 
 /// Plans, compiles, writes.
 pub fn compile(args: &Args) -> Result<(), Failure> {
+    let file = args.output.clone().unwrap_or_else(|| default_output(&args.model));
+    output::executable(&file)?;
     let job = job::from_model(&args.model, &args.build)?;
     say(&job.title);
     say(&job.settings_text(&[]));
@@ -32,10 +34,10 @@ pub fn compile(args: &Args) -> Result<(), Failure> {
         None => "weights: the init rule; the seed is the run's\n".to_string(),
     };
     say(&weights);
+    say(&job.unused_weights()?);
     print(&report::plan(&job.plan, &job.executable.program))?;
-    let output = args.output.clone().unwrap_or_else(|| default_output(&args.model));
-    let bytes = artifact::write(&job.artifact()?, &output)?;
-    print(&format!("wrote {} ({})\n", output.display(), report::bytes(bytes as f64)))
+    let bytes = artifact::write(&job.artifact()?, &file)?;
+    print(&format!("wrote {} ({})\n", file.display(), report::bytes(bytes as f64)))
 }
 
 /// `tiny-llama.asx` for `examples/tiny-llama`, `examples/tiny-llama/config.json` and

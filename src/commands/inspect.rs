@@ -39,6 +39,14 @@ pub fn inspect(args: &Args) -> Result<(), Failure> {
 }
 
 fn read(path: &Path) -> Result<Module, Failure> {
+    let configuration = path.extension().is_some_and(|e| e == "json") && path.exists();
+    let special = path.exists() && !path.is_file();
+    if configuration || special {
+        return Err(Failure::Failed(format!(
+            "{}: inspect takes a .shard or an .asx file; `autoshard compile` makes an .asx file of a config.json or of a folder holding one",
+            path.display()
+        )));
+    }
     let source = std::fs::read_to_string(path).map_err(|source| ModelError::Io { path: path.into(), source })?;
     let module = text::parse(&source, &path.display().to_string())?;
     verify(&module).map_err(|errors| ModelError::Invalid { path: path.into(), errors })?;

@@ -15,10 +15,13 @@ use autoshard::report;
 use autoshard::weights::Checkpoint;
 use std::fmt::Display;
 use std::fmt::Write;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Steps where neither a flag nor `run.json` says otherwise.
 const STEPS: usize = 200;
+/// Unused tensors that a note names.
+const UNUSED_SHOWN: usize = 3;
 /// Meshes that are shown when one is chosen.
 const SHOWN: usize = 5;
 
@@ -52,6 +55,21 @@ impl Job {
         out
     }
 
+    /// A note on tensors of the weights' files that the model does not use; empty where there are none.
+    pub fn unused_weights(&self) -> Result<String, Failure> {
+        let Some(path) = &self.weights else { return Ok(String::new()) };
+        let checkpoint = Checkpoint::open(path)?;
+        let others = checkpoint.others(self.executable.meta.tensors.iter().map(|t| t.name.as_str()));
+        let names = others[..others.len().min(UNUSED_SHOWN)].join(", ");
+        let (count, what) = (others.len(), path.display());
+        Ok(match count {
+            0 => String::new(),
+            1 => format!("note: 1 tensor of {what} is not used: {names}\n"),
+            _ if count <= UNUSED_SHOWN => format!("note: {count} tensors of {what} are not used: {names}\n"),
+            _ => format!("note: {count} tensors of {what} are not used: {names} and {} more\n", count - UNUSED_SHOWN),
+        })
+    }
+
     /// The file of this job: checksums of what it names are taken here.
     pub fn artifact(self) -> Result<Artifact, Failure> {
         let text = |p: &Path| p.display().to_string();
@@ -82,11 +100,33 @@ fn layout(build: &Build) -> Result<(Option<Degrees>, usize), Failure> {
     }
 }
 
+/// Refuses what is there but is no kind of model. What claims to be JSON or a module is left to its parser.
+fn check_kind(path: &Path) -> Result<(), Failure> {
+    let named = path.extension().is_some_and(|e| e == "json" || e == "shard");
+    let special = path.exists() && !path.is_file() && !path.is_dir();
+    if !special && (named || !path.is_file() || starts_as_json(path)) {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!(
+        "{}: this is not a model: give a Hugging Face config.json, a folder holding one, or a .shard file (`run` also takes an .asx file)",
+        path.display()
+    )))
+}
+
+/// Whether a file's first character is a JSON object's. A file that cannot be read is left to its reader.
+fn starts_as_json(path: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = std::fs::File::open(path).and_then(|f| f.take(256).read_to_end(&mut head));
+    let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
+    read.is_err() || head.trim_ascii_start().starts_with(b"{")
+}
+
 /// Plans and compiles a model.
 pub fn from_model(path: &Path, build: &Build) -> Result<Job, Failure> {
     args::target(build.target.as_deref())?;
     let precision = build.precision.as_deref().map(args::precision).transpose()?;
     let (degrees, devices) = layout(build)?;
+    check_kind(path)?;
     let beside = folder::of(path);
     let run = folder::run_file(&beside)?;
     let mut settings = Vec::new();
@@ -143,7 +183,15 @@ fn from_config(
     settings.push(("batch", batch.to_string(), why_batch.to_string()));
     settings.push(("seq-len", seq_len.to_string(), why.to_string()));
     settings.push(("precision", dtype.to_string(), given(precision.is_some(), "--precision")));
-    Ok(Model::from_config(path, &config, StepShape { batch, seq_len, dtype })?)
+    let mut model = Model::from_config(path, &config, StepShape { batch, seq_len, dtype })?;
+    if seq_len > config.max_positions {
+        model.notes.push(format!(
+            "sequences of {seq_len} tokens ({why}) are longer than max_position_embeddings = {} of {}",
+            config.max_positions,
+            path.display()
+        ));
+    }
+    Ok(model)
 }
 
 /// A model that brings its sizes; flags may only repeat them.
@@ -248,7 +296,7 @@ fn find(asx: &Path, path: &str) -> Option<PathBuf> {
 fn stored_weights(asx: &Path, source: &WeightsSource) -> Result<Option<PathBuf>, Failure> {
     let WeightsSource::Folder { path, sha256 } = source else { return Ok(None) };
     let Some(found) = find(asx, path) else {
-        return Err(refused(asx, "weights", path, "they are not there; give --weights"));
+        return Err(refused(asx, "weights", path, &missing(asx, path, "--weights")));
     };
     if Checkpoint::open(&found)?.checksum() != *sha256 {
         return Err(refused(
@@ -264,7 +312,7 @@ fn stored_weights(asx: &Path, source: &WeightsSource) -> Result<Option<PathBuf>,
 fn stored_data(asx: &Path, source: &DataSource) -> Result<Option<PathBuf>, Failure> {
     let DataSource::File { path, sha256 } = source else { return Ok(None) };
     let Some(found) = find(asx, path) else {
-        return Err(refused(asx, "data", path, "they are not there; give --data"));
+        return Err(refused(asx, "data", path, &missing(asx, path, "--data")));
     };
     if artifact::checksum(&found)? != *sha256 {
         return Err(refused(
@@ -275,6 +323,19 @@ fn stored_data(asx: &Path, source: &DataSource) -> Result<Option<PathBuf>, Failu
         ));
     }
     Ok(Some(found))
+}
+
+/// Where a path of an `.asx` file was looked for, and what to do.
+fn missing(asx: &Path, path: &str, flag: &str) -> String {
+    if Path::new(path).is_absolute() {
+        return format!("they are not there; give {flag}");
+    }
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+    let (here, beside) = (here.display(), folder::of(asx));
+    format!(
+        "they are not there: the path is relative to the folder of the run, which is {here}, or to the .asx file's, {}; run from the right folder or give {flag}",
+        beside.display()
+    )
 }
 
 fn refused(asx: &Path, what: &str, path: &str, why: &str) -> Failure {

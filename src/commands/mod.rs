@@ -10,6 +10,7 @@ mod hardware;
 mod inspect;
 mod job;
 mod mesh;
+mod output;
 mod progress;
 mod run;
 

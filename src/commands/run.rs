@@ -3,7 +3,7 @@
 use super::args::{size, Build};
 use super::job::{self, Job};
 use super::progress::Progress;
-use super::{print, say, Failure};
+use super::{output, print, say, Failure};
 use autoshard::artifact;
 use autoshard::compile::Meta;
 use autoshard::data::Dataset;
@@ -35,14 +35,15 @@ pub struct Args {
     /// Seed of the init rule and of golden data
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// A text file, a token file (.bin), or `golden` for synthetic tokens [default: train.txt in M's
-    /// folder, else golden]
+    /// A text file (a byte is a token), a file of little-endian token ids (NAME.u16.bin or NAME.u32.bin; a
+    /// plain NAME.bin is u16), or `golden` for synthetic tokens [default: train.txt in M's folder, else golden]
     #[arg(long, value_name = "FILE|golden")]
     data: Option<PathBuf>,
     /// Train on the first batch at every step
     #[arg(long)]
     fixed_batch: bool,
-    /// Write the weights after the last step, and the configuration, into this folder
+    /// Write the weights after the last step, and the configuration, into this folder; the optimizer's
+    /// moments are not saved
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
     /// Write the first step's gradients, whole, under the checkpoint's names
@@ -83,28 +84,35 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut summary = Summary { compile_seconds: start.elapsed().as_secs_f64(), ..Summary::default() };
     let steps = args.steps.map_or(job.steps, |n| (n, "--steps"));
     let (data, why_data) = data(args, &job)?;
+    let _folder = outputs(args, &job)?;
     args.tell(&job.title)?;
     args.tell(&job.settings_text(&run_settings(args, &job, steps, why_data)))?;
     args.tell(&format!("{}\n", data.report()))?;
     args.tell(&job.choice)?;
     args.tell(&report::plan(&job.plan, &job.executable.program))?;
-    if let Some(folder) = &args.save {
-        // Before the run rather than after it.
-        std::fs::create_dir_all(folder).map_err(|e| Failure::Failed(format!("--save {}: {e}", folder.display())))?;
-    }
+    say(&job.unused_weights()?);
     let entropy = data.unigram_entropy();
     let meta = job.executable.meta.clone();
     let mut trainer = trainer(args, job, data)?;
     let last = train(args, &mut trainer, steps.0, &mut summary)?;
     if let Some(folder) = &args.save {
         trainer.save(folder)?;
-        say(&format!("saved the weights in {}\n", folder.display()));
+        args.tell(&format!("saved weights to {} (the optimizer's moments are not saved)\n", folder.display()))?;
     }
     if args.json {
         summary.params_after = trainer.norms()?;
         return print(&format!("{}\n", report::summary_line(&summary)));
     }
     print(&result(&meta, &summary, entropy, trainer.memory(), last.as_ref())?)
+}
+
+/// Checks what the run will write, before it.
+fn outputs(args: &Args, job: &Job) -> Result<Option<output::SaveFolder>, Failure> {
+    let folder = args.save.as_deref().map(output::save).transpose()?;
+    let weights = [("--save", args.save.as_deref()), ("this run", job.weights.as_deref())];
+    let weights: Vec<_> = weights.into_iter().filter_map(|(what, path)| Some((what, path?))).collect();
+    args.grads.as_deref().map(|path| output::grads(path, &weights)).transpose()?;
+    Ok(folder)
 }
 
 fn trainer(args: &Args, job: Job, data: Dataset) -> Result<Trainer, Failure> {
@@ -194,11 +202,11 @@ fn result(
     last: Option<&Step>,
 ) -> Result<String, Failure> {
     let (first, end) = (s.losses.first().copied().unwrap_or(f64::NAN), s.last_losses());
-    let mut out = format!(
-        "result:\n  loss       {first:.4} at first, {end:.4} as the mean of the last {}: {:.2} of the first\n",
-        s.losses.len().min(10),
-        end / first
-    );
+    // A first loss of 0 has no multiples.
+    let ratio = if first == 0.0 { String::new() } else { format!(": {:.2} of the first", end / first) };
+    let count = s.losses.len().min(10);
+    let mut out =
+        format!("result:\n  loss       {first:.4} at first, {end:.4} as the mean of the last {count}{ratio}\n");
     if let Some(h) = entropy {
         let side = if end < h { "below" } else { "not below" };
         let _ = writeln!(out, "  entropy    {h:.4} nats, of single bytes of the text; the last losses are {side} it");

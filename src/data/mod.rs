@@ -36,6 +36,18 @@ pub enum DataError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Not a file whose length is known.
+    #[error("{path}: cannot read the data: not a regular file; give a text file or a token file (.u16.bin, .u32.bin)")]
+    NotAFile {
+        /// The path.
+        path: String,
+    },
+    /// A plain `.bin` that holds u32, by the looks of it.
+    #[error("{path}: a .bin file is read as 2-byte token ids, but every second one here is 0, so they most likely have 4 bytes; rename the file to end in .u32.bin (or in .u16.bin, if 2 bytes are right)")]
+    Wide {
+        /// The file.
+        path: String,
+    },
     /// The file does not fill one batch.
     #[error("{path}: too short for one batch: {batch} sequences of {seq_len} tokens need {needed} tokens, the file has {found}; use a smaller --batch or --seq-len, or more text")]
     TooShort {
@@ -51,7 +63,7 @@ pub enum DataError {
         found: u64,
     },
     /// A text's bytes do not fit the vocabulary.
-    #[error("{path}: a text is read as bytes, which need a vocabulary of at least 256; the model has {vocab}: give a token file (.bin) instead")]
+    #[error("{path}: a text is read as bytes, which need a vocabulary of at least 256; the model has {vocab}: give a token file (.u16.bin, .u32.bin) instead")]
     ByteVocab {
         /// The file.
         path: String,
@@ -135,7 +147,7 @@ pub struct Dataset {
 
 impl Dataset {
     /// The samples of a file. `.u16.bin` and `.u32.bin` hold little-endian token ids of that width, a plain
-    /// `.bin` u16; any other file is text, a token a byte. All ids are checked against `vocab` here.
+    /// `.bin` u16 (one that looks like u32 is refused); any other file is text, a token a byte. All ids are checked against `vocab` here.
     /// With `fixed_batch` every step sees the first batch.
     pub fn open(
         path: &Path,
@@ -309,6 +321,11 @@ mod tests {
         assert_eq!(Dataset::open(&path, 70_001, 2, 1, false).unwrap().row(0, 0).unwrap(), [70_000, 1, 2]);
         let outside = error(Dataset::open(&path, 70_000, 2, 1, false));
         assert!(outside.contains("token 0 is 70000, but the vocabulary has 70000"), "{outside}");
+        let narrow: Vec<u8> = (0..8u32).flat_map(|i| i.to_le_bytes()).collect();
+        let (_dir, path) = file("train.bin", &narrow);
+        assert!(error(Dataset::open(&path, 1000, 2, 1, false)).contains("rename the file to end in .u32.bin"));
+        let (_dir, path) = file("train.u16.bin", &narrow);
+        assert_eq!(Dataset::open(&path, 1000, 2, 1, false).unwrap().row(0, 0).unwrap(), [0, 0, 1]);
         let (_dir, path) = file("cut.bin", &ids[..7]);
         assert!(
             error(Dataset::open(&path, 1000, 1, 1, false)).contains("7 bytes are not a whole number of 2-byte tokens")

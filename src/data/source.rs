@@ -63,15 +63,32 @@ impl TokenWidth {
         }
     }
 
-    /// The width that a file's name states; None for a file that is not of token ids.
+    /// The width that a file is read with: a plain `.bin` holds u16. None for a file that is not of token
+    /// ids.
     fn of(path: &Path) -> Option<TokenWidth> {
-        let name = path.file_name()?.to_string_lossy().to_lowercase();
-        match () {
-            () if name.ends_with(".u32.bin") => Some(TokenWidth::U32),
-            () if name.ends_with(".bin") => Some(TokenWidth::U16),
-            () => None,
-        }
+        let plain = || path.extension().is_some_and(|e| e.eq_ignore_ascii_case("bin")).then_some(TokenWidth::U16);
+        TokenWidth::stated(path).or_else(plain)
     }
+
+    /// The width that a file's name states.
+    fn stated(path: &Path) -> Option<TokenWidth> {
+        let name = path.file_name()?.to_string_lossy().to_lowercase();
+        let ends = [(".u16.bin", TokenWidth::U16), (".u32.bin", TokenWidth::U32)];
+        ends.into_iter().find(|(end, _)| name.ends_with(end)).map(|(_, width)| width)
+    }
+}
+
+/// Whether a token file looks like u32: whole four-byte words, the upper half of each zero, as in ids below
+/// 65,536. The first 64k ids decide.
+fn wide(file: &File, bytes: u64) -> std::io::Result<bool> {
+    /// Bytes that are looked at.
+    const LOOKED_AT: u64 = 4 << 16;
+    if bytes == 0 || !bytes.is_multiple_of(4) {
+        return Ok(false);
+    }
+    let mut head = vec![0; bytes.min(LOOKED_AT) as usize];
+    file.read_exact_at(&mut head, 0)?;
+    Ok(head.chunks_exact(4).all(|word| word[2] == 0 && word[3] == 0))
 }
 
 impl Tokens {
@@ -80,6 +97,10 @@ impl Tokens {
     pub(super) fn open(path: &Path, vocab: usize) -> Result<Tokens, DataError> {
         let name = path.display().to_string();
         let io = |source| DataError::Io { path: name.clone(), source };
+        // Before it is opened: a pipe would wait for a writer, a device would never end.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
+            return Err(DataError::NotAFile { path: name });
+        }
         let Some(width) = TokenWidth::of(path) else {
             let bytes = std::fs::read(path).map_err(io)?;
             if vocab < 256 {
@@ -91,6 +112,9 @@ impl Tokens {
         let bytes = file.metadata().map_err(io)?.len();
         if bytes % width.bytes() != 0 {
             return Err(DataError::Ragged { path: name, bytes, width: width.bytes() });
+        }
+        if TokenWidth::stated(path).is_none() && wide(&file, bytes).map_err(io)? {
+            return Err(DataError::Wide { path: name });
         }
         let tokens = Tokens::Ids { path: name, file, width, len: bytes / width.bytes() };
         tokens.scan(vocab)?;

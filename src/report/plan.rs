@@ -2,13 +2,12 @@
 
 use super::{bytes, pattern, seconds};
 use crate::artifact::strategy;
-use autoshard_ir::mesh::Mesh;
+use autoshard_ir::mesh::{Mesh, Part};
 use autoshard_ir::plan::Plan;
 use autoshard_ir::program::{Collective, CollectiveKind, Program, Step};
 use autoshard_ir::Axis;
-use autoshard_passes::cost::wire_bytes;
 use autoshard_passes::search::{Candidate, Degrees};
-use autoshard_runtime::comm::axes_key;
+use autoshard_runtime::comm::{axes_key, parts};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -53,7 +52,9 @@ pub fn plan(plan: &Plan, program: &Program) -> String {
     let mut out = format!("plan: mesh {}, {} ranks{sp}\n", plan.mesh, plan.mesh.ranks());
     strategies(&mut out, plan);
     stored(&mut out, plan);
-    out.push_str("collectives of one step, per rank (payload: the tensor once; wire: what a rank receives):\n");
+    out.push_str(
+        "collectives of one step, as rank 0 counts them (payload: the tensor once; wire: what it receives):\n",
+    );
     let lines = collectives(program);
     if lines.is_empty() {
         out.push_str("  none\n");
@@ -66,8 +67,8 @@ pub fn plan(plan: &Plan, program: &Program) -> String {
             l.count,
             l.kind.name(),
             l.axes,
-            bytes(l.payload),
-            bytes(l.wire),
+            bytes(l.payload as f64),
+            bytes(l.wire as f64),
             wrapped(&l.names)
         );
     }
@@ -124,19 +125,19 @@ fn wrapped(names: &[String]) -> String {
     out
 }
 
-/// Collectives of one kind, size and group within a step.
+/// Collectives of one kind, group and size in one function. Figures are rank 0's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveLine {
-    /// How often a rank takes part in a step.
+    /// How often rank 0 takes part in a step.
     pub count: usize,
     /// Kind.
     pub kind: CollectiveKind,
     /// Axes, as byte counts name them.
     pub axes: String,
     /// Payload of one, bytes.
-    pub payload: f64,
+    pub payload: u64,
     /// Wire bytes of one.
-    pub wire: f64,
+    pub wire: u64,
     /// Whether it is control traffic.
     pub control: bool,
     /// Functions and values, layers together.
@@ -159,36 +160,56 @@ pub fn collectives(program: &Program) -> Vec<CollectiveLine> {
 }
 
 fn book(out: &mut Vec<CollectiveLine>, c: &Collective, calls: usize, mesh: &Mesh) {
-    let (axes, payload, name) = (axes_key(&c.axes), payload(c, mesh), pattern(&c.name));
+    let (axes, (payload, wire), name) = (axes_key(&c.axes), moved(c, mesh), pattern(&c.name));
     let function = |n: &str| n.split(' ').next().unwrap_or_default().to_string();
     let same = |l: &&mut CollectiveLine| {
         l.kind == c.kind
             && l.axes == axes
-            && l.payload == payload
+            && (l.payload, l.wire) == (payload, wire)
             && l.control == c.control
             && l.names.first().is_some_and(|n| function(n) == function(&name))
     };
     if let Some(line) = out.iter_mut().find(same) {
         line.count += calls;
         let value = name.split(' ').nth(1).unwrap_or_default().to_string();
-        if !line.names.iter().any(|n| n.ends_with(&value)) {
+        if !line.names.iter().any(|n| n.split(' ').next_back() == Some(&value)) {
             line.names.push(value);
         }
         return;
     }
-    let wire = wire_bytes(c.kind, &c.from, &c.to, mesh);
     out.push(CollectiveLine { count: calls, kind: c.kind, axes, payload, wire, control: c.control, names: vec![name] });
 }
 
-/// The tensor of a collective once, as far as one rank's group holds it.
-fn payload(c: &Collective, mesh: &Mesh) -> f64 {
-    match c.kind {
-        CollectiveKind::ReduceScatter => mesh.local_bytes(&c.from) as f64,
-        CollectiveKind::Local => 0.0,
-        CollectiveKind::AllReduce | CollectiveKind::AllGather | CollectiveKind::AllToAll => {
-            mesh.local_bytes(&c.to) as f64
+/// Payload and wire bytes of one collective on rank 0: what the runtime counts there while it copies.
+///
+/// An all-reduce has two rounds: each rank reduces its share of the elements (rank 0's is the first, rounded
+/// down) and copies the other shares. Else every element of the output is read from all ranks that
+/// contribute to it, of which rank 0 itself is one where it holds the element.
+fn moved(c: &Collective, mesh: &Mesh) -> (u64, u64) {
+    let coords = mesh.coords(0);
+    let (have, want) = (parts(mesh, &c.from, &coords), parts(mesh, &c.to, &coords));
+    let all: usize = want.iter().map(|p| p.len).product();
+    let (payload, wire) = match c.kind {
+        CollectiveKind::AllReduce => {
+            let group = mesh.span(&c.axes);
+            let share = all / group;
+            (all, (group - 1) * share + (all - share))
         }
-    }
+        _ => {
+            let after = c.to.partial_axes();
+            let reduced = c.from.partial_axes().iter().filter(|a| !after.contains(a));
+            let read = all * reduced.map(|a| mesh.size(a)).product::<usize>();
+            (read, read - overlap(&have, &want))
+        }
+    };
+    let width = c.to.dtype.bytes();
+    ((payload * width) as u64, (wire * width) as u64)
+}
+
+/// Elements that two boxes have in common.
+fn overlap(a: &[Part], b: &[Part]) -> usize {
+    let common = |(a, b): (&Part, &Part)| (a.start + a.len).min(b.start + b.len).saturating_sub(a.start.max(b.start));
+    a.iter().zip(b).map(common).product()
 }
 
 /// How often a step runs each function. Callees come before callers.

@@ -4,7 +4,7 @@
 //! tensor is read without touching the rest. Files are untrusted: sizes and offsets are checked on opening.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -162,6 +162,12 @@ impl Checkpoint {
     /// Names of the tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
+    }
+
+    /// Names of the tensors that are not in a list, sorted.
+    pub fn others<'a>(&'a self, list: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+        let listed: BTreeSet<&str> = list.into_iter().collect();
+        self.names().filter(|name| !listed.contains(name)).collect()
     }
 
     /// The shape of a tensor, when it is there.

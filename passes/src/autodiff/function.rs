@@ -45,7 +45,10 @@ pub fn differentiate(f: &Function, wanted: &[usize], given: &[usize]) -> Result<
         let v = f.params[*w].value;
         let cot = match total(&mut all, v, &mut cots)? {
             Some(c) => c,
-            None => zeros(&mut all, v)?,
+            None => {
+                let ty = all.ty(v).global();
+                zeros(&mut all, "zeros", &ty)?
+            }
         };
         out.push(cot);
     }
@@ -94,16 +97,15 @@ fn total(
     Ok(Some(sum))
 }
 
-fn zeros(f: &mut Function, v: ValueId) -> Result<ValueId, BuildError> {
-    let ty = f.ty(v).global();
+pub(super) fn zeros(f: &mut Function, name: &str, ty: &Type) -> Result<ValueId, BuildError> {
     let mut b = Builder::new(f);
     let zero = b.constant(0.0, ty.dtype)?;
-    let names: Vec<&str> = ty.dims.iter().map(|d| d.name.as_str()).collect();
-    let attrs = Attrs::new().text("spec", format!("-> {}", names.join(" ")).trim()).ints("sizes", ty.sizes());
     if ty.dims.is_empty() {
         return Ok(zero);
     }
-    b.op("zeros", "broadcast", &[zero], attrs)
+    let names: Vec<&str> = ty.dims.iter().map(|d| d.name.as_str()).collect();
+    let attrs = Attrs::new().text("spec", format!("-> {}", names.join(" "))).ints("sizes", ty.sizes());
+    b.op(name, "broadcast", &[zero], attrs)
 }
 
 fn node_gradient(

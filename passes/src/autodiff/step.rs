@@ -166,17 +166,10 @@ impl Step<'_> {
     fn gradient(&mut self, of: ValueId, parts: &[ValueId]) -> Result<ValueId, AutodiffError> {
         let ty = self.entry.ty(of).global();
         let name = format!("d.{}", self.entry.value(of).name);
-        let mut b = Builder { func: &mut self.func, strategy: Strategy::Follow, of: None };
         let Some((first, rest)) = parts.split_first() else {
-            let zero = b.constant(0.0, ty.dtype)?;
-            if ty.dims.is_empty() {
-                return Ok(zero);
-            }
-            let names: Vec<&str> = ty.dims.iter().map(|d| d.name.as_str()).collect();
-            let attrs = Attrs::new().text("spec", format!("-> {}", names.join(" "))).ints("sizes", ty.sizes());
-            b.strategy = Strategy::None;
-            return Ok(b.op(&name, "broadcast", &[zero], attrs)?);
+            return Ok(function::zeros(&mut self.func, &name, &ty)?);
         };
+        let mut b = Builder { func: &mut self.func, strategy: Strategy::Follow, of: None };
         let mut sum = *first;
         for p in rest {
             sum = b.op(&name, "add", &[sum, *p], Attrs::new())?;

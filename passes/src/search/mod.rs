@@ -2,6 +2,7 @@
 //! parallelism), chosen by the roofline of the partitioned step; strategies by roles.
 
 mod roles;
+mod sample;
 
 pub use roles::{apply, assign, head_degrees, Degrees};
 
@@ -36,7 +37,7 @@ pub enum SearchError {
         allowed: String,
     },
     /// No mesh of this many devices is legal.
-    #[error("no mesh of {devices} devices fits batch {batch} and tp in {allowed}; tried {tried}")]
+    #[error("no mesh of {devices} devices fits: dp·fsdp must divide batch {batch} and tp be one of {allowed} (tried {tried}); give a larger --batch or fewer devices")]
     NoMesh {
         /// Devices.
         devices: usize,
@@ -91,8 +92,7 @@ pub fn search(module: &Module, devices: usize, machine: &Machine) -> Result<Vec<
             Err(SearchError::Batch { .. } | SearchError::Heads { .. }) => continue,
             Err(e) => return Err(e),
         };
-        let local = localize(module, &plan, &AdamW::default())?;
-        let cost = cost::price(&local, machine)?;
+        let cost = price(module, &degrees, machine)?;
         out.push(Candidate { degrees, plan, cost });
     }
     if out.is_empty() {
@@ -105,6 +105,24 @@ pub fn search(module: &Module, devices: usize, machine: &Machine) -> Result<Vec<
     }
     out.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
     Ok(out)
+}
+
+/// Price of one rank's step. From the second on, layers of one kind cost the same (the first may need
+/// no cotangent of its input): the price is affine in the number of calls of each function, so two calls
+/// of each are priced, and for each that is called more often, three.
+fn price(module: &Module, degrees: &Degrees, machine: &Machine) -> Result<Cost, SearchError> {
+    let with_three = |name: Option<&str>| -> Result<Cost, SearchError> {
+        let few = sample::sample(module, &|f| if Some(f) == name { 3 } else { 2 });
+        let plan = assign(&few, degrees)?;
+        Ok(cost::price(&localize(&few, &plan, &AdamW::default())?, machine)?)
+    };
+    let base = with_three(None)?;
+    let mut total = base;
+    for (name, count) in sample::calls(module).into_iter().filter(|(_, count)| *count > 2) {
+        total.add_scaled(&with_three(Some(name))?, (count - 2) as f64);
+        total.add_scaled(&base, -((count - 2) as f64));
+    }
+    Ok(total)
 }
 
 /// dp × fsdp × tp of `devices`, tp with and without sequence parallelism.
@@ -125,4 +143,61 @@ fn meshes(devices: usize) -> Vec<Degrees> {
 
 pub(crate) fn list(xs: &[usize]) -> String {
     xs.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use autoshard_ir::{text, DType};
+
+    /// A model of `layers` calls of one block.
+    fn model(layers: usize) -> Module {
+        let mut source = String::from(
+            "func @block(%x: f32[b=4, s=6, d=8], param %w: f32[f=12, d], param %v: f32[d, f]) -> (f32[b, s, d]) {
+  %h = einsum %x, %w {spec=\"b s d, f d -> b s f\"} : f32[b, s, f]
+  %p = einsum %h, %v {spec=\"b s f, d f -> b s d\"} : f32[b, s, d]
+  %y = add %x, %p : f32[b, s, d]
+  return %y
+}
+func @head(%x: f32[b=4, s=6, d=8]) -> (f32[]) {
+  %l = reduce_sum %x {spec=\"b s d ->\"} : f32[]
+  return %l
+}
+func @main(%x0: f32[b=4, s=6, d=8]",
+        );
+        for l in 0..layers {
+            source += &format!(", param %w{l}: f32[f=12, d=8], param %v{l}: f32[d=8, f=12]");
+        }
+        source += ") -> (f32[]) {\n";
+        for l in 0..layers {
+            source += &format!("  %x{} = call @block(%x{l}, %w{l}, %v{l}) : f32[b=4, s=6, d=8]\n", l + 1);
+        }
+        source += &format!("  %loss = call @head(%x{layers}) : f32[]\n  return %loss\n}}\nentry @main\n");
+        text::parse(&source, "model").unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn the_price_of_many_layers_follows_from_two() {
+        let machine = Machine {
+            name: "test".to_string(),
+            peak: vec![(DType::F32, 1e9)],
+            memory_bandwidth: 1e9,
+            link_bandwidth: 1e8,
+            collective_latency: 1e-5,
+            kernel_latency: 1e-6,
+        };
+        let module = model(7);
+        for degrees in meshes(4) {
+            let plan = assign(&module, &degrees).unwrap();
+            let whole = cost::price(&localize(&module, &plan, &AdamW::default()).unwrap(), &machine).unwrap();
+            let quick = price(&module, &degrees, &machine).unwrap();
+            let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b.abs().max(1e-12);
+            assert!(
+                close(quick.seconds(), whole.seconds())
+                    && close(quick.flops, whole.flops)
+                    && close(quick.wire, whole.wire),
+                "{degrees:?}: {quick:?} against {whole:?}"
+            );
+        }
+    }
 }

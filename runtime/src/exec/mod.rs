@@ -133,8 +133,8 @@ impl Runtime {
         let ranks = self.world.run(self.ranks.iter_mut().collect(), |comm, rank: &mut Rank| {
             if let Some(tokens) = tokens {
                 let hashes = comm.exchange(tokens.hashes[rank.rank])?;
-                let axes = &tokens.data_axes;
-                tokens::compare(&program.mesh, axes, &hashes, options.allow_duplicate_data)?;
+                let repeats = options.allow_duplicate_data || tokens.may_repeat;
+                tokens::compare(&program.mesh, &tokens.data_axes, &hashes, repeats)?;
             }
             rank.run(program, comm, pool)?;
             Ok::<_, RuntimeError>(report(comm, rank))

@@ -12,6 +12,8 @@ pub struct TokenCheck {
     /// Axes that split the data: ranks that differ on them must have different tokens, all others
     /// the same.
     pub data_axes: Vec<Axis>,
+    /// Whether ranks that must differ may have the same tokens by chance: too few of them.
+    pub may_repeat: bool,
 }
 
 /// Compares the exchanged hashes of all ranks.
