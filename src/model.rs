@@ -106,7 +106,7 @@ impl Model {
             path: path.into(),
             family: config.family.model_type.to_string(),
             tensors: tensors.collect(),
-            flops: 3.0 * forward_flops(&module),
+            flops: step_flops(path, &module)?,
             module,
             shape,
             vocab: config.vocab,
@@ -138,7 +138,7 @@ impl Model {
             family: "shard".to_string(),
             tensors: tensors.collect(),
             vocab: vocabulary(&module),
-            flops: 3.0 * forward_flops(&module),
+            flops: step_flops(path, &module)?,
             shape,
             module,
             notes: Vec::new(),
@@ -215,34 +215,36 @@ fn vocabulary(module: &Module) -> usize {
     tables.min().unwrap_or(1 << 16)
 }
 
-/// FLOPs of the forward's products over all calls of the entry.
-fn forward_flops(module: &Module) -> f64 {
-    let Some(entry) = module.entry_function() else { return 0.0 };
+/// FLOPs of a training step: three times the forward's products over all calls of the entry.
+fn step_flops(path: &Path, module: &Module) -> Result<f64, ModelError> {
     let mut total = 0.0;
-    for call in &entry.nodes {
-        let Some(f) = call.callee.as_deref().and_then(|c| module.function(c)) else { continue };
-        total += f.nodes.iter().map(|n| node_flops(f, n)).sum::<f64>();
+    let calls = module.entry_function().into_iter().flat_map(|e| &e.nodes);
+    for f in calls.filter_map(|n| module.function(n.callee.as_deref()?)) {
+        for node in &f.nodes {
+            total += node_flops(f, node).map_err(|message| {
+                let source = BuildError::Rule { op: node.op.name.to_string(), operands: String::new(), message };
+                ModelError::Build { path: path.into(), source }
+            })?;
+        }
     }
-    total
+    Ok(3.0 * total)
 }
 
-fn node_flops(f: &Function, node: &autoshard_ir::Node) -> f64 {
+fn node_flops(f: &Function, node: &autoshard_ir::Node) -> Result<f64, String> {
     let types: Vec<&Type> = node.inputs.iter().map(|v| f.ty(*v)).collect();
-    let points = |op: &'static autoshard_ir::core::OpDef, types: &[&Type], attrs| -> f64 {
-        match ops::rule(op, types, attrs) {
-            Ok(rule) => rule.factors.iter().map(|f| f.size as f64).product(),
-            Err(_) => 0.0,
+    Ok(match node.op.template {
+        Template::Gemm if types.len() > 1 => {
+            let rule = ops::rule(node.op, &types, &node.attrs)?;
+            2.0 * rule.factors.iter().map(|f| f.size as f64).product::<f64>()
         }
-    };
-    match node.op.template {
-        Template::Gemm if types.len() > 1 => 2.0 * points(node.op, &types, &node.attrs),
         Template::Attention => {
             let d = |t: usize, i: usize| types[t].dims[i].size as f64;
-            let pairs = d(0, 1) * d(1, 1) * if node.attrs.get_int("causal") == Ok(1) { 0.5 } else { 1.0 };
-            let window = node.attrs.get_int("window").unwrap_or(0) as f64;
-            let pairs = if window > 0.0 { pairs.min(d(0, 1) * window) } else { pairs };
+            let seen = if node.attrs.get_int("causal")? != 0 { 0.5 } else { 1.0 };
+            let window = node.attrs.get_int("window")? as f64;
+            let all = d(0, 1) * d(1, 1) * seen;
+            let pairs = if window > 0.0 { all.min(d(0, 1) * window) } else { all };
             2.0 * d(0, 0) * d(0, 2) * d(0, 3) * pairs * (d(0, 4) + d(2, 3))
         }
         _ => 0.0,
-    }
+    })
 }

@@ -432,3 +432,9 @@ fn mutated_texts_never_panic_and_survivors_round_trip() {
     }
     assert!(parsed > 50, "only {parsed} mutations parsed: the fuzzer is too coarse");
 }
+
+#[test]
+fn a_byte_order_mark_is_skipped() {
+    let source = "func @f(%x: f32[n=2]) -> (f32[n]) {\n  return %x\n}\n";
+    assert_eq!(parse(&format!("\u{feff}{source}"), "bom.shard"), parse(source, "plain.shard"));
+}

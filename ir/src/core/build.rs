@@ -9,6 +9,9 @@ pub enum BuildError {
     /// No operation of this name.
     #[error("unknown operation {0:?}")]
     UnknownOp(String),
+    /// A node that gradients are taken of does not hold together.
+    #[error("{0}")]
+    Malformed(String),
     /// The operands or attributes do not fit the operation.
     #[error("{op}({operands}): {message}")]
     Rule {

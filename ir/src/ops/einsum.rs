@@ -61,7 +61,7 @@ fn gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Result<V
         let n = b.func.node(node);
         (n.inputs.clone(), n.attrs.get_text("spec").unwrap_or_default().to_string())
     };
-    let spec = spec::parse(&text).map_err(BuildError::UnknownOp)?;
+    let spec = spec::parse(&text).map_err(BuildError::Malformed)?;
     let mut out = Vec::new();
     for (i, x) in inputs.iter().enumerate() {
         let mut values = vec![dy];

@@ -119,7 +119,7 @@ fn gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Result<V
     };
     let types: Vec<Type> = x.iter().map(|v| b.ty(*v).global()).collect();
     let attrs = b.func.node(node).attrs.clone();
-    let rule = super::rule(op, &types.iter().collect::<Vec<_>>(), &attrs).map_err(BuildError::UnknownOp)?;
+    let rule = super::rule(op, &types.iter().collect::<Vec<_>>(), &attrs).map_err(BuildError::Malformed)?;
     let Some(ScalarBody::Map(scalar)) = rule.body else {
         return Ok(vec![None; x.len()]);
     };

@@ -61,7 +61,7 @@ fn rule(inputs: &[&Type], attrs: &Attrs, monoid: Monoid) -> Result<Rule, String>
 fn spread(b: &mut Builder, node: NodeId, v: ValueId) -> Result<ValueId, BuildError> {
     let n = b.func.node(node);
     let (x, text) = (n.inputs[0], n.attrs.get_text("spec").unwrap_or_default().to_string());
-    let spec = spec::parse(&text).map_err(BuildError::UnknownOp)?;
+    let spec = spec::parse(&text).map_err(BuildError::Malformed)?;
     let sizes: Vec<usize> = spec.operands[0]
         .iter()
         .zip(b.ty(x).sizes())

@@ -212,7 +212,7 @@ fn reshape_gradient(
         (n.inputs[0], n.attrs.clone())
     };
     let types = b.ty(x).global();
-    let rule = reshape(&[&types], &attrs).map_err(BuildError::UnknownOp)?;
+    let rule = reshape(&[&types], &attrs).map_err(BuildError::Malformed)?;
     // Sizes of the factors that a group of the result (now the operand) splits.
     let sizes = rule.results[0]
         .iter()

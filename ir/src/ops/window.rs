@@ -131,7 +131,7 @@ fn slice_gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Re
     let n = b.func.node(node);
     let (x, attrs) = (n.inputs[0], n.attrs.clone());
     let ty = b.ty(x);
-    let dim = dim_of(ty, &attrs).map_err(BuildError::UnknownOp)?;
+    let dim = dim_of(ty, &attrs).map_err(BuildError::Malformed)?;
     let start = attrs.get_int("start").unwrap_or(0);
     let after = ty.dims[dim].size as i64 - start - attrs.get_int("size").unwrap_or(0);
     // The cotangent's dimension may go by another name than the operand's.
@@ -155,7 +155,7 @@ fn concat_gradient(
     let Some(dy) = cots[0] else {
         return Ok(vec![None; inputs.len()]);
     };
-    let dim = dim_of(b.ty(inputs[0]), &attrs).map_err(BuildError::UnknownOp)?;
+    let dim = dim_of(b.ty(inputs[0]), &attrs).map_err(BuildError::Malformed)?;
     let (mut start, mut out) = (0, Vec::new());
     for x in inputs {
         let size = b.ty(x).dims[dim].size;
@@ -171,7 +171,7 @@ fn pad_gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Resu
     };
     let n = b.func.node(node);
     let (x, attrs) = (n.inputs[0], n.attrs.clone());
-    let dim = dim_of(b.ty(x), &attrs).map_err(BuildError::UnknownOp)?;
+    let dim = dim_of(b.ty(x), &attrs).map_err(BuildError::Malformed)?;
     let size = b.ty(x).dims[dim].size;
     let before = attrs.get_int("before").unwrap_or(0) as usize;
     Ok(vec![Some(part(b, dy, dim, before, size)?)])

@@ -12,6 +12,8 @@ const MAX_ERRORS: usize = 20;
 
 /// Reads a module. `file` is the name that errors carry.
 pub fn parse(source: &str, file: &str) -> Result<Module, Diagnostics> {
+    // Windows editors begin files with a byte order mark.
+    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     Parser::new(source, file, None).module()
 }
 

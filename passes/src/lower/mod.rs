@@ -7,7 +7,7 @@ mod index;
 mod loops;
 mod view;
 
-use autoshard_ir::core::{Axis, Function, Node, Rule, Semantics, Template, Type};
+use autoshard_ir::core::{Axis, Factor, Function, Node, Rule, Semantics, Template, Type};
 use autoshard_ir::kernel::{Extent, Kernel, KernelBody};
 use autoshard_ir::{ops, DType, Mesh};
 
@@ -60,11 +60,12 @@ pub fn lower(f: &Function, node: &Node, mesh: &Mesh) -> Result<Kernel, LowerErro
         Template::Collective | Template::Call => Err("it is a step of its own".to_string()),
     }
     .map_err(fail)?;
+    let flops = flops(&l).map_err(fail)?;
     Ok(Kernel {
         name,
         operands: node.inputs.len(),
         results: node.results.len(),
-        flops: flops(&l),
+        flops,
         bytes: l.inputs.iter().chain(&l.results).map(|t| mesh.local_bytes(t) as f64).sum(),
         body,
     })
@@ -110,39 +111,29 @@ pub(crate) fn strides(sizes: &[usize]) -> Vec<usize> {
     out
 }
 
-/// FLOPs of one rank's share: 2·(product of factors) for products; for composites the sum over the
-/// body; one per point elsewhere.
-fn flops(l: &Lowering) -> f64 {
-    let share =
-        |rule: &Rule, name: &dyn Fn(usize) -> f64| -> f64 { (0..rule.factors.len()).map(name).product::<f64>() };
-    let local = |factor: &str, size: usize| -> f64 {
-        let own = l.rule.factor(factor).map(|f| l.extent(f).size as f64);
-        own.unwrap_or(size as f64)
+/// FLOPs of one rank's share: 2·(product of factors) for products, one per point for the rest; for a
+/// composite the sum over its body, for attention over the products of its body (the full square).
+fn flops(l: &Lowering) -> Result<f64, String> {
+    // A factor of the node counts with its local size, a range inside the body with its whole.
+    let points = |rule: &Rule| -> f64 {
+        let size = |f: &Factor| l.rule.factor(&f.name).map_or(f.size, |own| l.extent(own).size) as f64;
+        rule.factors.iter().map(size).product()
     };
-    match l.node.op.semantics {
-        Semantics::Primitive(_) => {
-            let points = share(&l.rule, &|f| l.extent(f).size as f64);
-            if l.node.op.template == Template::Gemm && l.inputs.len() > 1 {
-                2.0 * points
-            } else {
-                points
-            }
-        }
-        Semantics::Composite(source) => {
-            let Ok(body) = ops::compose::body(source, &l.inputs, &l.node.attrs) else { return 0.0 };
-            let attention = matches!(l.node.op.template, Template::Attention | Template::AttentionBackward);
-            body.nodes
-                .iter()
-                .filter(|n| !attention || n.op.template == Template::Gemm)
-                .filter_map(|n| {
-                    let types: Vec<&Type> = n.inputs.iter().map(|v| body.ty(*v)).collect();
-                    let rule = ops::rule(n.op, &types, &n.attrs).ok()?;
-                    let points: f64 = rule.factors.iter().map(|f| local(&f.name, f.size)).product();
-                    let product = n.op.template == Template::Gemm && n.inputs.len() > 1;
-                    Some(if product { 2.0 * points } else { points })
-                })
-                .sum()
-        }
-        Semantics::Collective | Semantics::Call => 0.0,
+    let cost = |node: &Node, rule: &Rule| -> f64 {
+        let product = node.op.template == Template::Gemm && node.inputs.len() > 1;
+        points(rule) * if product { 2.0 } else { 1.0 }
+    };
+    let source = match l.node.op.semantics {
+        Semantics::Primitive(_) => return Ok(cost(l.node, &l.rule)),
+        Semantics::Composite(source) => source,
+        Semantics::Collective | Semantics::Call => return Ok(0.0),
+    };
+    let attention = matches!(l.node.op.template, Template::Attention | Template::AttentionBackward);
+    let body = ops::compose::body(source, &l.inputs, &l.node.attrs)?;
+    let mut total = 0.0;
+    for node in body.nodes.iter().filter(|n| !attention || n.op.template == Template::Gemm) {
+        let types: Vec<&Type> = node.inputs.iter().map(|v| body.ty(*v)).collect();
+        total += cost(node, &ops::rule(node.op, &types, &node.attrs)?);
     }
+    Ok(total)
 }
