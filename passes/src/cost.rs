@@ -82,7 +82,11 @@ fn function(module: &Module, f: &Function, machine: &Machine, done: &HashMap<&st
                 total.add_scaled(&done.get(callee).copied().unwrap_or_default(), 1.0);
             }
             Semantics::Collective => {
-                let kind = CollectiveKind::from_name(node.op.name).unwrap_or(CollectiveKind::Local);
+                let kind = CollectiveKind::from_name(node.op.name).ok_or_else(|| LowerError::Node {
+                    function: f.name.clone(),
+                    node: node.op.name.to_string(),
+                    message: "it is no kind of communication".to_string(),
+                })?;
                 let wire = wire_bytes(kind, f.ty(node.inputs[0]), f.ty(node.results[0]), &module.mesh);
                 let latency =
                     if kind == CollectiveKind::Local { machine.kernel_latency } else { machine.collective_latency };

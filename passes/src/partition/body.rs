@@ -4,7 +4,8 @@ use super::states::{check, demanded, dual, parameters, rule_of, with_state};
 use super::{is_entry, PartitionError};
 use crate::reshard;
 use autoshard_ir::core::{
-    Attrs, Axis, Def, Function, Linearity, Module, Node, NodeId, Partial, Rule, Semantics, Strategy, Type, ValueId,
+    Attrs, Axis, Def, Function, Linearity, Module, Node, NodeId, OpDef, Partial, Rule, Semantics, Strategy, Type,
+    ValueId,
 };
 use autoshard_ir::{ops, text, verify, Mesh, Monoid};
 use std::collections::HashMap;
@@ -56,6 +57,11 @@ fn describe(f: &Function, node: &Node) -> String {
     }
 }
 
+/// The operation of a node that partition adds.
+fn operation(name: &str) -> Result<&'static OpDef, String> {
+    ops::find(name).ok_or_else(|| format!("there is no operation {name}"))
+}
+
 struct Localizer<'a> {
     module: &'a Module,
     done: &'a Module,
@@ -93,7 +99,7 @@ impl Localizer<'_> {
         for (i, v) in inputs.iter().enumerate() {
             let mut want = demanded(self.out.ty(*v), &rule.operands[i], &rule, &node.strategy);
             want.partial = self.travels(&rule, node, *v);
-            local.push(self.bring(*v, &want, false));
+            local.push(self.bring(*v, &want, false)?);
         }
         let types: Vec<Type> = local.iter().map(|v| self.out.ty(*v).clone()).collect();
         let states = verify::infer_states(&rule, &node.strategy, &types.iter().collect::<Vec<_>>(), self.mesh())?;
@@ -143,7 +149,7 @@ impl Localizer<'_> {
         let mut body = ops::compose::body(source, &types, &node.attrs)?;
         let mut inner: HashMap<ValueId, ValueId> = HashMap::new();
         for (p, v) in body.params.iter().zip(&node.inputs) {
-            inner.insert(p.value, self.renamed(env[v], body.ty(p.value)));
+            inner.insert(p.value, self.renamed(env[v], body.ty(p.value))?);
         }
         for i in 0..body.nodes.len() {
             let rule = rule_of(&body, &body.nodes[i])?;
@@ -154,7 +160,7 @@ impl Localizer<'_> {
             self.node(&body, &n, &mut inner)?;
         }
         for (outer, r) in node.results.iter().zip(&body.results) {
-            let named = self.renamed(inner[r], f.ty(*outer));
+            let named = self.renamed(inner[r], f.ty(*outer))?;
             env.insert(*outer, named);
         }
         Ok(())
@@ -162,12 +168,12 @@ impl Localizer<'_> {
 
     /// The value with the dimension names that a composite's body gives it, which its strategies refer
     /// to.
-    fn renamed(&mut self, v: ValueId, like: &Type) -> ValueId {
+    fn renamed(&mut self, v: ValueId, like: &Type) -> Result<ValueId, String> {
         let have = self.out.ty(v).clone();
         if have.dims.iter().zip(&like.dims).all(|(a, b)| a.name == b.name) {
-            return v;
+            return Ok(v);
         }
-        let Some(op) = ops::find("transpose") else { return v };
+        let op = operation("transpose")?;
         let names = have.dims.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(" ");
         let axes = have.dims.iter().flat_map(|d| d.axes.iter().map(|a| (a.clone(), d.name.clone()))).collect();
         let strategy = Strategy::from_axes(axes);
@@ -182,7 +188,7 @@ impl Localizer<'_> {
         };
         let name = self.out.value(v).name.clone();
         let id = self.out.add_node(node, vec![(name, with_state(like, &have))]);
-        self.out.node(id).results[0]
+        Ok(self.out.node(id).results[0])
     }
 
     /// A sum that takes the state of its operands. Partial sums over different axes meet in the union
@@ -193,7 +199,7 @@ impl Localizer<'_> {
         }
         let types: Vec<Type> = inputs.iter().map(|v| self.out.ty(*v).clone()).collect();
         let target = self.meeting_state(&types);
-        let local: Vec<ValueId> = inputs.iter().map(|v| self.bring(*v, &target, false)).collect();
+        let local = inputs.iter().map(|v| self.bring(*v, &target, false)).collect::<Result<Vec<ValueId>, String>>()?;
         let states = vec![with_state(f.ty(node.results[0]), &target)];
         Ok(self.emit(f, node, local, Strategy::Follow, states)[0])
     }
@@ -226,7 +232,7 @@ impl Localizer<'_> {
         for (v, p) in node.inputs.iter().zip(&callee.params) {
             let have = env[v];
             let want = with_state(self.out.ty(have), callee.ty(p.value));
-            args.push(self.bring(have, &want, false));
+            args.push(self.bring(have, &want, false)?);
         }
         let states: Vec<Type> = callee.results.iter().map(|r| callee.ty(*r).clone()).collect();
         let results = self.emit(f, node, args, Strategy::None, states);
@@ -235,32 +241,32 @@ impl Localizer<'_> {
     }
 
     /// The value in the wanted state. Gathered parameters are not kept: they live for one use.
-    fn bring(&mut self, v: ValueId, want: &Type, control: bool) -> ValueId {
+    fn bring(&mut self, v: ValueId, want: &Type, control: bool) -> Result<ValueId, String> {
         if self.out.ty(v).same_state(want) {
-            return v;
+            return Ok(v);
         }
         let entry_param = self.global.name == self.module.entry
             && matches!(self.out.value(v).def, Def::Param(i) if self.out.params[i].trainable);
         let key = (v, state_key(want));
         if let Some(done) = self.cache.get(&key).filter(|_| !entry_param) {
-            return *done;
+            return Ok(*done);
         }
         let mut cur = match self.reduced.get(&v) {
             Some(r) if want.partial.is_none() => *r,
             _ => v,
         };
         for m in reshard::plan(self.out.ty(cur), want, self.mesh()) {
-            cur = self.collective(cur, &m, control);
+            cur = self.collective(cur, &m, control)?;
             if self.out.ty(v).partial.is_some() && self.out.ty(cur).partial.is_none() {
                 self.reduced.entry(v).or_insert(cur);
             }
         }
         self.cache.insert(key, cur);
-        cur
+        Ok(cur)
     }
 
-    fn collective(&mut self, v: ValueId, m: &reshard::Move, control: bool) -> ValueId {
-        let Some(op) = ops::find(m.kind.name()) else { return v };
+    fn collective(&mut self, v: ValueId, m: &reshard::Move, control: bool) -> Result<ValueId, String> {
+        let op = operation(m.kind.name())?;
         let axes: Vec<&str> = m.axes.iter().map(Axis::name).collect();
         let mut attrs = Attrs::new().text("axes", axes.join("·"));
         if control {
@@ -271,7 +277,7 @@ impl Localizer<'_> {
             Node { op, attrs, callee: None, inputs: vec![v], results: Vec::new(), strategy: Strategy::None, of: None };
         let ty = with_state(self.out.ty(v), &m.to);
         let id = self.out.add_node(node, vec![(format!("{base}.{}", suffix(m)), ty)]);
-        self.out.node(id).results[0]
+        Ok(self.out.node(id).results[0])
     }
 
     /// Results: the entry's are brought to the state that their type states; cotangents of
@@ -283,7 +289,7 @@ impl Localizer<'_> {
             let want = self.result_state(i, v)?;
             // A scalar result of the entry is the loss: control traffic, not the model's.
             let control = is_entry(self.module, f) && f.ty(*r).dims.is_empty();
-            let v = self.bring(v, &want, control);
+            let v = self.bring(v, &want, control)?;
             self.out.results.push(v);
         }
         Ok(())

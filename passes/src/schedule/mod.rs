@@ -16,6 +16,14 @@ pub enum ScheduleError {
     /// A node has no kernel.
     #[error(transparent)]
     Lower(#[from] LowerError),
+    /// A collective that cannot be read.
+    #[error("@{function}: {message}")]
+    Collective {
+        /// Function.
+        function: String,
+        /// What is wrong.
+        message: String,
+    },
     /// The entry or a callee is missing.
     #[error("no function @{0}")]
     Missing(String),
@@ -90,7 +98,7 @@ impl Scheduler<'_> {
                 }
             }
             Semantics::Collective => {
-                let collective = self.collective(f, node);
+                let collective = self.collective(f, node)?;
                 Step::Collective { collective, input: buf(&node.inputs[0]), output: buf(&node.results[0]) }
             }
             _ => {
@@ -112,17 +120,20 @@ impl Scheduler<'_> {
         Ok(self.program.kernels.len() - 1)
     }
 
-    fn collective(&mut self, f: &Function, node: &Node) -> usize {
-        let axes = node.attrs.get_text("axes").unwrap_or_default();
+    fn collective(&mut self, f: &Function, node: &Node) -> Result<usize, ScheduleError> {
+        let fail = |message: String| ScheduleError::Collective { function: f.name.clone(), message };
+        let axes = node.attrs.get_text("axes").map_err(fail)?;
+        let kind = CollectiveKind::from_name(node.op.name)
+            .ok_or_else(|| fail(format!("{} is no kind of communication", node.op.name)))?;
         self.program.collectives.push(Collective {
-            kind: CollectiveKind::from_name(node.op.name).unwrap_or(CollectiveKind::Local),
+            kind,
             axes: axes.split('·').filter(|a| !a.is_empty()).map(autoshard_ir::Axis::new).collect(),
             from: f.ty(node.inputs[0]).clone(),
             to: f.ty(node.results[0]).clone(),
             name: format!("@{} %{}", f.name, f.value(node.results[0]).name),
             control: node.attrs.get_int("control").is_ok_and(|c| c != 0),
         });
-        self.program.collectives.len() - 1
+        Ok(self.program.collectives.len() - 1)
     }
 }
 
