@@ -103,7 +103,7 @@ pub fn compile(model: &Model, plan: &Plan, optimizer: &AdamW) -> Result<Executab
 /// Makes the executable of a local module: verifies it, schedules it, plays its programs.
 pub fn assemble(meta: Meta, local: Module) -> Result<Executable, CompileError> {
     verify(&local).map_err(CompileError::Verify)?;
-    let program = schedule::schedule(&local)?;
+    let program = schedule::schedule(&local, &schedule::Options::default())?;
     schedule::check(&program)?;
     play::verify(&program)?;
     Ok(Executable { meta, local, program: Arc::new(program) })

@@ -86,7 +86,7 @@ func @main(%x: f64[k=4, n=4]) -> (f64[n]) {
 entry @main
 ";
     let local = local(source, &[("x", &[&["a", "b"], &[]]), ("y", &[&["a"]])]);
-    let program = schedule::schedule(&local).unwrap();
+    let program = schedule::schedule(&local, &Default::default()).unwrap();
     let kinds: Vec<(CollectiveKind, String)> =
         program.collectives.iter().map(|c| (c.kind, c.axes.iter().map(Axis::name).collect())).collect();
     assert_eq!(kinds, [(CollectiveKind::ReduceScatter, "a".to_string()), (CollectiveKind::AllReduce, "b".to_string())]);
@@ -138,7 +138,7 @@ func @main(%x: f32[m=8192, k=8192], %w: f32[k, n=8192]) -> (f32[m, n]) {
 entry @main
 ";
     let local = local(source, &[("x", &[&["a", "b"], &[]]), ("w", &[&[], &["c"]]), ("y", &[&["a"], &["c", "b"]])]);
-    let program = schedule::schedule(&local).unwrap();
+    let program = schedule::schedule(&local, &Default::default()).unwrap();
     assert!(matches!(program.kernels[..], [ref k] if matches!(k.body, KernelBody::Gemm(_))));
     assert!(program.kernels[0].flops <= 1.5e11, "{}", program.kernels[0].flops);
     let [c] = &program.collectives[..] else { panic!("{:?}", program.collectives) };
@@ -161,7 +161,7 @@ func @main(%dy: f64[b=1, s=6, d=2], %ids: i32[b, s]) -> (f64[v=7, d]) {
 entry @main
 ";
     let local = local(source, &[("t", &[&["tp"], &[]])]);
-    let program = schedule::schedule(&local).unwrap();
+    let program = schedule::schedule(&local, &Default::default()).unwrap();
     let dy: Vec<f64> = (0..12).map(f64::from).collect();
     let table = run(&program, &[dy, vec![6.0, 2.0, 6.0, 3.0, 2.0, 6.0]]);
     // Rows 6 = 0 + 2 + 5, 2 = 1 + 4, 3 = 3; columns 2·s and 2·s + 1.
@@ -189,7 +189,7 @@ entry @main
     let local = local(source, &[("z", &[&[], &[], &["tp"]])]);
     let z: Vec<f64> = (0..49).map(|i| f64::from(i * 37 % 11) / 3.0).collect();
     let labels: Vec<f64> = (0..7).map(f64::from).collect();
-    let got = run(&schedule::schedule(&local).unwrap(), &[z.clone(), labels.clone()]);
+    let got = run(&schedule::schedule(&local, &Default::default()).unwrap(), &[z.clone(), labels.clone()]);
     for (s, (row, loss)) in z.chunks(7).zip(&got[0]).enumerate() {
         let want = row.iter().map(|x| x.exp()).sum::<f64>().ln() - row[s];
         assert!((loss - want).abs() < 1e-12, "target {s}: {loss} against {want}");
@@ -215,7 +215,7 @@ entry @main
     let local = local(source, &[]);
     let args: Vec<Vec<f64>> =
         [10, 4, 4].iter().map(|n| (0..*n).map(|i| f64::from(i * 7 % 5) - 1.5).collect()).collect();
-    let got = run(&schedule::schedule(&local).unwrap(), &args);
+    let got = run(&schedule::schedule(&local, &Default::default()).unwrap(), &args);
     let entry = local.entry_function().unwrap();
     let tensors: Vec<Tensor> =
         entry.params.iter().zip(&args).map(|(p, a)| Tensor::new(entry.ty(p.value).clone(), a.clone())).collect();

@@ -210,7 +210,7 @@ fn check(dice: &mut Dice) -> Result<(), TestCaseError> {
     };
     verify::verify(&local).map_err(|e| TestCaseError::fail(format!("{}\n{}", e[0], text::print(&local))))?;
     prop_assert_eq!(&text::parse(&text::print(&local), "law").unwrap(), &local);
-    let program = schedule::schedule(&local).unwrap();
+    let program = schedule::schedule(&local, &Default::default()).unwrap();
     schedule::check(&program).map_err(|e| TestCaseError::fail(format!("{e}")))?;
     play::verify(&program).map_err(|e| TestCaseError::fail(format!("{e}")))?;
 

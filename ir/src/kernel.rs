@@ -57,9 +57,9 @@ pub struct Kernel {
 /// The closed set of templates.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KernelBody {
-    /// Rows of lane work.
-    Loop(LoopKernel),
-    /// Batched product.
+    /// Rows of lane work: nests that do not depend on each other, in one launch.
+    Loop(Vec<LoopKernel>),
+    /// Batched products, and what follows them row by row.
     Gemm(GemmKernel),
     /// Attention, forward: q, k, v → o, lse.
     Attention(AttentionKernel),
@@ -136,9 +136,45 @@ pub struct Store {
     pub combine: Option<BinaryMonoid>,
 }
 
-/// `c[batch, m, n] = Σ_k a·b`. Each index is a list of loops.
+/// Products in one launch, in order, and loop nests over their rows.
+///
+/// Without an epilogue the products are independent except that a later one may add to an earlier
+/// one's result ([`Init::Result`]); they are merged because they share an operand or a result.
+///
+/// With an epilogue no product has a batch, and all have the same loops `m`, in the same order; the
+/// first loops of every nest are these. A nest runs on a panel of rows as soon as all products have
+/// finished it, while it is in cache. Its loads may name results of the kernel, too: those that a
+/// product or an earlier nest writes, at the same row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GemmKernel {
+    /// Products.
+    pub products: Vec<Product>,
+    /// Nests over the rows of their results.
+    pub epilogue: Vec<LoopKernel>,
+}
+
+/// What a product adds to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Init {
+    /// Nothing: the result is written.
+    Zero,
+    /// The result, which an earlier product of the kernel has written.
+    Result,
+    /// The operand at this position, which has the result's layout.
+    Operand(usize),
+}
+
+/// `c[batch, m, n] = init + Σ_k a·b`. Each index is a list of loops.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Product {
+    /// Position of the first operand among the kernel's buffers.
+    pub a: usize,
+    /// Of the second.
+    pub b: usize,
+    /// Of the result.
+    pub c: usize,
+    /// What it adds to.
+    pub init: Init,
     /// In both operands and the result.
     pub batch: Vec<GemmLoop>,
     /// In `a` and the result.
@@ -147,8 +183,22 @@ pub struct GemmKernel {
     pub n: Vec<GemmLoop>,
     /// In both operands, reduced.
     pub k: Vec<GemmLoop>,
-    /// Element type of the three.
+    /// Element type of the three. Sums are made in f32 (f64 for f64) and rounded once a product.
     pub dtype: DType,
+}
+
+impl Product {
+    /// All loops: batch, m, n, k.
+    pub fn loops(&self) -> impl Iterator<Item = &GemmLoop> {
+        self.batch.iter().chain(&self.m).chain(&self.n).chain(&self.k)
+    }
+}
+
+impl GemmKernel {
+    /// A single product of the buffers 0 and 1 into 2.
+    pub fn single(product: Product) -> GemmKernel {
+        GemmKernel { products: vec![product], epilogue: Vec::new() }
+    }
 }
 
 /// One loop of a product with its strides (0 where absent).

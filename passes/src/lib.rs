@@ -5,6 +5,7 @@
 
 pub mod autodiff;
 pub mod cost;
+pub mod fuse;
 pub mod lower;
 pub mod outline;
 pub mod partition;

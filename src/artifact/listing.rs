@@ -1,6 +1,6 @@
 //! The listing of a program: a line a step, kernel and collective, the same for the same program.
 
-use autoshard_ir::kernel::{AttentionKernel, Extent, GemmLoop, Kernel, KernelBody};
+use autoshard_ir::kernel::{AttentionKernel, Extent, GemmLoop, Init, Kernel, KernelBody, LoopKernel, Product};
 use autoshard_ir::program::{Buf, Collective, Program, ProgramFunction, Step};
 use autoshard_ir::Axis;
 use sha2::{Digest, Sha256};
@@ -56,14 +56,10 @@ fn template(body: &KernelBody) -> &'static str {
 
 fn shape(kernel: &Kernel) -> String {
     match &kernel.body {
-        KernelBody::Loop(k) => format!("{}, {} instructions", extents(&k.loops), k.instrs.len()),
+        KernelBody::Loop(nests) => nests.iter().map(nest).collect::<Vec<_>>().join("; "),
         KernelBody::Gemm(k) => {
-            let side = |name: &str, loops: &[GemmLoop]| {
-                let all: Vec<Extent> = loops.iter().map(|l| l.extent.clone()).collect();
-                (!all.is_empty()).then(|| format!("{name}={}", extents(&all)))
-            };
-            let sides = [side("batch", &k.batch), side("m", &k.m), side("n", &k.n), side("k", &k.k)];
-            format!("{} {}", k.dtype, sides.into_iter().flatten().collect::<Vec<_>>().join(" "))
+            let parts = k.products.iter().map(product).chain(k.epilogue.iter().map(|k| format!("then {}", nest(k))));
+            parts.collect::<Vec<_>>().join("; ")
         }
         KernelBody::Attention(k) | KernelBody::AttentionBackward(k) => attention(k),
         KernelBody::Gather(k) | KernelBody::Scatter(k) => {
@@ -75,6 +71,23 @@ fn shape(kernel: &Kernel) -> String {
             format!("{} {} boxes, {moved} elements", k.dtype, k.boxes.len())
         }
     }
+}
+
+fn nest(k: &LoopKernel) -> String {
+    format!("{}, {} instructions", extents(&k.loops), k.instrs.len())
+}
+
+fn product(p: &Product) -> String {
+    let side = |name: &str, loops: &[GemmLoop]| {
+        let all: Vec<Extent> = loops.iter().map(|l| l.extent.clone()).collect();
+        (!all.is_empty()).then(|| format!("{name}={}", extents(&all)))
+    };
+    let sides = [side("batch", &p.batch), side("m", &p.m), side("n", &p.n), side("k", &p.k)];
+    let adds = match p.init {
+        Init::Zero => "",
+        Init::Result | Init::Operand(_) => "+ ",
+    };
+    format!("{adds}{} {}", p.dtype, sides.into_iter().flatten().collect::<Vec<_>>().join(" "))
 }
 
 fn attention(k: &AttentionKernel) -> String {

@@ -54,5 +54,6 @@ fn read(path: &Path) -> Result<Module, Failure> {
 }
 
 fn program(path: &Path, module: &Module) -> Result<Program, Failure> {
-    schedule::schedule(module).map_err(|e| Failure::Failed(format!("{}: no program: {e}", path.display())))
+    schedule::schedule(module, &schedule::Options::default())
+        .map_err(|e| Failure::Failed(format!("{}: no program: {e}", path.display())))
 }

@@ -3,23 +3,24 @@
 
 use super::{loops, Lowering};
 use autoshard_ir::core::DType;
-use autoshard_ir::kernel::{GemmKernel, GemmLoop, KernelBody};
+use autoshard_ir::kernel::{GemmKernel, GemmLoop, Init, KernelBody, Product};
 
 pub fn lower(l: &Lowering) -> Result<KernelBody, String> {
     match gemm(l) {
-        Some(g) => Ok(KernelBody::Gemm(g)),
+        Some(p) => Ok(KernelBody::Gemm(GemmKernel::single(p))),
         None => loops::lower(l),
     }
 }
 
-fn gemm(l: &Lowering) -> Option<GemmKernel> {
+fn gemm(l: &Lowering) -> Option<Product> {
     let dtype = l.results.first()?.dtype;
     if l.inputs.len() != 2 || !matches!(dtype, DType::F32 | DType::F64) {
         return None;
     }
     let (sa, sb, sc) = (l.strides(l.inputs[0]), l.strides(l.inputs[1]), l.strides(l.results[0]));
     let place = |maps: &[autoshard_ir::core::DimMap], f: usize| maps.iter().position(|m| m.factors == [f]);
-    let mut g = GemmKernel { batch: Vec::new(), m: Vec::new(), n: Vec::new(), k: Vec::new(), dtype };
+    let (batch, m, n, k) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut g = Product { a: 0, b: 1, c: 2, init: Init::Zero, batch, m, n, k, dtype };
     for f in 0..l.rule.factors.len() {
         let at = (place(&l.rule.operands[0], f), place(&l.rule.operands[1], f), place(&l.rule.results[0], f));
         let step = |s: &[usize], i: Option<usize>| i.map_or(0, |i| s[i]);

@@ -23,7 +23,7 @@ pub fn lower(l: &Lowering) -> Result<KernelBody, String> {
     for (i, r) in body.results.iter().enumerate() {
         b.store(&body, i, *r)?;
     }
-    Ok(KernelBody::Loop(b.kernel))
+    Ok(KernelBody::Loop(vec![b.kernel]))
 }
 
 fn rules(body: &Function) -> Result<Vec<Rule>, String> {

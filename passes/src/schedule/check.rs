@@ -373,16 +373,24 @@ fn check_in_place(f: &ProgramFunction, in_place: &[Option<usize>], mesh: &Mesh) 
 /// Whether a kernel may write this result over this operand: every element is read at the place
 /// where it is written, and nothing is combined.
 fn elementwise(kernel: &Kernel, operand: usize, result: usize) -> bool {
-    let KernelBody::Loop(k) = &kernel.body else {
+    let KernelBody::Loop(nests) = &kernel.body else {
         return false;
     };
-    let loads = k.instrs.iter().filter_map(|i| match &i.op {
-        LoopOp::Load(view) if view.buffer == operand => Some(view),
-        _ => None,
-    });
-    let mut stores = k.stores.iter().filter(|s| s.view.buffer == result);
-    let loads: Vec<&View> = loads.collect();
-    stores.all(|s| s.combine.is_none() && loads.iter().all(|l| same_view(k, l, &s.view)))
+    let loads = |k: &LoopKernel| -> Vec<View> {
+        let views = k.instrs.iter().filter_map(|i| match &i.op {
+            LoopOp::Load(view) if view.buffer == operand => Some(view.clone()),
+            _ => None,
+        });
+        views.collect()
+    };
+    let stores = |k: &LoopKernel| k.stores.iter().any(|s| s.view.buffer == result);
+    // Nests run in any order: the one that writes must be the only one that reads.
+    let together = nests.iter().all(|k| loads(k).is_empty() || stores(k));
+    let here = |k: &LoopKernel| {
+        let mut stores = k.stores.iter().filter(|s| s.view.buffer == result);
+        stores.all(|s| s.combine.is_none() && loads(k).iter().all(|l| same_view(k, l, &s.view)))
+    };
+    together && nests.iter().filter(|k| stores(k)).count() == 1 && nests.iter().all(here)
 }
 
 fn same_view(k: &LoopKernel, a: &View, b: &View) -> bool {

@@ -1,5 +1,6 @@
 //! Static memory plan: a fixed offset for every value of a function, by first fit over lifetimes.
 
+use crate::fuse::Unit;
 use autoshard_ir::core::{Def, Function, ValueId};
 use autoshard_ir::program::Buf;
 use autoshard_ir::Mesh;
@@ -16,7 +17,7 @@ pub struct MemoryPlan {
 }
 
 /// Plans a function. A value that is a result lives in the result's buffer.
-pub fn plan(f: &Function, mesh: &Mesh) -> MemoryPlan {
+pub fn plan(f: &Function, units: &[Unit], mesh: &Mesh) -> MemoryPlan {
     let mut buffers = vec![Buf::Frame(0); f.values.len()];
     let mut in_frame = vec![true; f.values.len()];
     for (i, p) in f.params.iter().enumerate() {
@@ -29,12 +30,12 @@ pub fn plan(f: &Function, mesh: &Mesh) -> MemoryPlan {
             in_frame[r.0 as usize] = false;
         }
     }
-    let last = last_uses(f);
-    let mut expiring: Vec<Vec<ValueId>> = vec![Vec::new(); f.nodes.len()];
+    let last = last_uses(f, units);
+    let mut expiring: Vec<Vec<ValueId>> = vec![Vec::new(); units.len()];
     let mut live: Vec<(usize, usize, ValueId)> = Vec::new(); // offset, end, value; by offset
     let mut frame = 0;
-    for (n, node) in f.nodes.iter().enumerate() {
-        for r in &node.results {
+    for (n, unit) in units.iter().enumerate() {
+        for r in &unit.results {
             if !in_frame[r.0 as usize] {
                 continue;
             }
@@ -52,11 +53,11 @@ pub fn plan(f: &Function, mesh: &Mesh) -> MemoryPlan {
     MemoryPlan { buffers, frame }
 }
 
-/// Position of the last node that reads each value (0 if none does).
-fn last_uses(f: &Function) -> Vec<usize> {
+/// Position of the last unit that reads each value (0 if none does).
+fn last_uses(f: &Function, units: &[Unit]) -> Vec<usize> {
     let mut last = vec![0; f.values.len()];
-    for (n, node) in f.nodes.iter().enumerate() {
-        for v in &node.inputs {
+    for (n, unit) in units.iter().enumerate() {
+        for v in &unit.inputs {
             last[v.0 as usize] = n;
         }
     }

@@ -5,8 +5,10 @@ mod memory;
 
 pub use check::{check, CheckError, Fault, SpanError};
 
-use crate::lower::{self, LowerError};
-use autoshard_ir::core::{Def, Function, Module, Node, Semantics, ValueId};
+use crate::fuse::{fuse, Fusion, Unit, Work};
+use crate::lower::LowerError;
+use autoshard_ir::core::{Def, Function, Module, Node, ValueId};
+use autoshard_ir::kernel::Kernel;
 use autoshard_ir::program::{Buf, Collective, CollectiveKind, Program, ProgramFunction, Step};
 use std::collections::HashMap;
 
@@ -32,11 +34,27 @@ pub enum ScheduleError {
     ReadAfterUpdate(String),
 }
 
+/// How a program is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What is fused.
+    pub fusion: Fusion,
+    /// Whether communication is issued early and waited for late.
+    pub overlap: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { fusion: Fusion::ALL, overlap: true }
+    }
+}
+
 /// The program of a local module. Results of the entry that are updates (`NAME.new`) live in the
 /// buffer of the parameter `NAME`.
-pub fn schedule(module: &Module) -> Result<Program, ScheduleError> {
+pub fn schedule(module: &Module, options: &Options) -> Result<Program, ScheduleError> {
     let mut s = Scheduler {
         module,
+        options,
         program: Program {
             mesh: module.mesh.clone(),
             kernels: Vec::new(),
@@ -58,6 +76,7 @@ pub fn schedule(module: &Module) -> Result<Program, ScheduleError> {
 
 struct Scheduler<'a> {
     module: &'a Module,
+    options: &'a Options,
     program: Program,
     /// Kernels by what determines them: layers of one kind share theirs.
     kernels: HashMap<String, usize>,
@@ -67,10 +86,11 @@ struct Scheduler<'a> {
 impl Scheduler<'_> {
     fn function(&mut self, f: &Function) -> Result<ProgramFunction, ScheduleError> {
         let in_place = if f.name == self.module.entry { updates(f)? } else { vec![None; f.results.len()] };
-        let plan = memory::plan(f, &self.module.mesh);
+        let units = fuse(f, &self.module.mesh, &self.options.fusion)?;
+        let plan = memory::plan(f, &units, &self.module.mesh);
         let mut steps = Vec::new();
-        for node in &f.nodes {
-            let step = self.step(f, node, &plan)?;
+        for unit in &units {
+            let step = self.step(f, unit, &plan)?;
             steps.push(step);
         }
         steps.extend(copies(f, &plan, &self.module.mesh));
@@ -85,39 +105,34 @@ impl Scheduler<'_> {
         })
     }
 
-    fn step(&mut self, f: &Function, node: &Node, plan: &memory::MemoryPlan) -> Result<Step, ScheduleError> {
+    fn step(&mut self, f: &Function, unit: &Unit, plan: &memory::MemoryPlan) -> Result<Step, ScheduleError> {
         let buf = |v: &ValueId| plan.buffers[v.0 as usize];
-        Ok(match node.op.semantics {
-            Semantics::Call => {
-                let name = node.callee.clone().unwrap_or_default();
+        let inputs = unit.inputs.iter().map(buf);
+        let results = unit.results.iter().map(buf);
+        Ok(match &unit.work {
+            Work::Call(n) => {
+                let name = f.node(*n).callee.clone().unwrap_or_default();
                 let function = *self.functions.get(&name).ok_or(ScheduleError::Missing(name))?;
-                Step::Call {
-                    function,
-                    args: node.inputs.iter().map(buf).collect(),
-                    results: node.results.iter().map(buf).collect(),
-                }
+                Step::Call { function, args: inputs.collect(), results: results.collect() }
             }
-            Semantics::Collective => {
+            Work::Collective(n) => {
+                let node = f.node(*n);
                 let collective = self.collective(f, node)?;
                 Step::Collective { collective, input: buf(&node.inputs[0]), output: buf(&node.results[0]) }
             }
-            _ => {
-                let kernel = self.kernel(f, node)?;
-                Step::Kernel { kernel, buffers: node.inputs.iter().chain(&node.results).map(buf).collect() }
+            Work::Kernel(kernel) => {
+                Step::Kernel { kernel: self.kernel(kernel), buffers: inputs.chain(results).collect() }
             }
         })
     }
 
-    fn kernel(&mut self, f: &Function, node: &Node) -> Result<usize, ScheduleError> {
-        let types = node.inputs.iter().chain(&node.results).map(|v| f.ty(*v).to_string()).collect::<Vec<_>>();
-        let key = format!("{} {:?} {:?} {}", node.op.name, node.attrs, node.strategy, types.join(";"));
-        if let Some(k) = self.kernels.get(&key) {
-            return Ok(*k);
-        }
-        let kernel = lower::lower(f, node, &self.module.mesh)?;
-        self.program.kernels.push(kernel);
-        self.kernels.insert(key, self.program.kernels.len() - 1);
-        Ok(self.program.kernels.len() - 1)
+    /// The position of a kernel: layers of one kind share theirs, under the first one's name.
+    fn kernel(&mut self, kernel: &Kernel) -> usize {
+        let key = format!("{} {} {:?}", kernel.operands, kernel.results, kernel.body);
+        *self.kernels.entry(key).or_insert_with(|| {
+            self.program.kernels.push(kernel.clone());
+            self.program.kernels.len() - 1
+        })
     }
 
     fn collective(&mut self, f: &Function, node: &Node) -> Result<usize, ScheduleError> {

@@ -4,7 +4,7 @@
 use super::elem::Elem;
 use super::{unpack, KernelError, Pointer, Task};
 use autoshard_ir::core::DType;
-use autoshard_ir::kernel::{GemmKernel, GemmLoop};
+use autoshard_ir::kernel::{self, GemmKernel, GemmLoop, Init};
 
 /// FLOPs below which a product is not cut.
 const GRAIN: usize = 2 << 20;
@@ -13,20 +13,23 @@ const GRAIN: usize = 2 << 20;
 const PIECES: usize = 16;
 const SIDE: usize = 48;
 
-/// Runs the kernel.
+/// Runs the kernel: the products one after another, then the epilogue.
 ///
 /// # Safety
 /// As for [`super::execute`].
 pub(super) unsafe fn execute(task: &Task, k: &GemmKernel) -> Result<(), KernelError> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match k.dtype {
-            DType::F32 => Product::new(task, k)?.run::<f32>(task),
-            DType::F64 => Product::new(task, k)?.run::<f64>(task),
-            other => return Err(task.unsupported(format!("product of {other}"))),
+    for p in &k.products {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match p.dtype {
+                DType::F32 => Product::new(task, p)?.run::<f32>(task),
+                DType::F64 => Product::new(task, p)?.run::<f64>(task),
+                other => return Err(task.unsupported(format!("product of {other}"))),
+            }
         }
     }
-    Ok(())
+    // SAFETY: the caller's promise.
+    unsafe { super::loops::execute(task, &k.epilogue) }
 }
 
 /// A loop over real entries: length and strides in a, b and c.
@@ -43,6 +46,7 @@ struct Product {
     a: Pointer,
     b: Pointer,
     c: Pointer,
+    init: Start,
     m: Axis,
     n: Axis,
     k: Axis,
@@ -52,17 +56,29 @@ struct Product {
     inner: Vec<Axis>,
 }
 
+/// What c starts from.
+#[derive(Clone, Copy)]
+enum Start {
+    Zero,
+    Result,
+    Operand(Pointer),
+}
+
 impl Product {
-    fn new(task: &Task, g: &GemmKernel) -> Result<Product, KernelError> {
-        let groups = [&g.batch, &g.m, &g.n, &g.k];
-        let all: Vec<Axis> = groups.iter().flat_map(|l| l.iter()).map(|l| axis(task, l)).collect();
+    fn new(task: &Task, g: &kernel::Product) -> Result<Product, KernelError> {
+        let all: Vec<Axis> = g.loops().map(|l| axis(task, l)).collect();
         let strides = |f: fn(&Axis) -> usize| all.iter().map(move |x| (if f(x) == 0 { 1 } else { x.len }, f(x)));
         // An empty loop means no access at all, except that a product over no k writes zeros.
         let empty = all.iter().any(|x| x.len == 0);
         let reads = if empty { vec![(0, 0)] } else { vec![] };
-        let a = task.check(0, g.dtype, 0, reads.iter().copied().chain(strides(|x| x.a)))?;
-        let b = task.check(1, g.dtype, 0, reads.iter().copied().chain(strides(|x| x.b)))?;
-        let c = task.check(2, g.dtype, 0, strides(|x| x.c))?;
+        let a = task.check(g.a, g.dtype, 0, reads.iter().copied().chain(strides(|x| x.a)))?;
+        let b = task.check(g.b, g.dtype, 0, reads.iter().copied().chain(strides(|x| x.b)))?;
+        let c = task.check(g.c, g.dtype, 0, strides(|x| x.c))?;
+        let init = match g.init {
+            Init::Zero => Start::Zero,
+            Init::Result => Start::Result,
+            Init::Operand(i) => Start::Operand(task.check(i, g.dtype, 0, strides(|x| x.c))?),
+        };
         let merge = |loops: &[GemmLoop]| merge(loops.iter().map(|l| axis(task, l)));
         let mut outer = merge(&g.batch);
         let (m, rest) = side(merge(&g.m));
@@ -70,7 +86,7 @@ impl Product {
         let (n, rest) = side(merge(&g.n));
         outer.extend(rest);
         let (k, inner) = side(merge(&g.k));
-        Ok(Product { a, b, c, m, n, k, outer, inner })
+        Ok(Product { a, b, c, init, m, n, k, outer, inner })
     }
 
     unsafe fn run<E: Elem>(&self, task: &Task) {
@@ -121,6 +137,14 @@ impl Product {
         }
         // SAFETY: the caller's promise.
         let out = unsafe { Matrix { ptr: self.c.at::<E>(c), row: self.m.c, col: self.n.c } };
+        if let Start::Operand(from) = self.init {
+            for (i, j) in (0..size.0).flat_map(|i| (0..size.1).map(move |j| (i, j))) {
+                let at = i * self.m.c + j * self.n.c;
+                // SAFETY: as above: the operand has the result's layout.
+                unsafe { out.ptr.add(at).write(from.at::<E>(c).add(at).read()) };
+            }
+        }
+        let adds = !matches!(self.init, Start::Zero);
         let mut reduced = vec![0; self.inner.len()];
         let depth: usize = self.inner.iter().map(|l| l.len).product();
         // A product over nothing still writes its zeros.
@@ -138,7 +162,7 @@ impl Product {
             unsafe {
                 let left = Matrix { ptr: self.a.at::<E>(a), row: self.m.a, col: self.k.a };
                 let right = Matrix { ptr: self.b.at::<E>(b), row: self.k.b, col: self.n.b };
-                multiply((size.0, size.1, k), out, d > 0, left, right, E::ONE);
+                multiply((size.0, size.1, k), out, adds || d > 0, left, right, E::ONE);
             }
         }
     }
@@ -232,15 +256,15 @@ fn side(mut loops: Vec<Axis>) -> (Axis, Vec<Axis>) {
 mod tests {
     use super::super::testing::*;
     use super::*;
-    use autoshard_ir::kernel::{Extent, KernelBody};
+    use autoshard_ir::kernel::{self as ir, Extent, KernelBody};
 
     fn gl(extent: Extent, a: usize, b: usize, c: usize) -> GemmLoop {
         GemmLoop { extent, a, b, c }
     }
 
     /// Compares with plain loops over real entries; everything else must be untouched.
-    fn check(g: &GemmKernel, lens: [usize; 3], rank: usize) {
-        let loops: Vec<&GemmLoop> = [&g.batch, &g.m, &g.n, &g.k].into_iter().flatten().collect();
+    fn check(g: &ir::Product, lens: [usize; 3], rank: usize) {
+        let loops: Vec<&GemmLoop> = g.loops().collect();
         let sizes: Vec<usize> =
             loops.iter().map(|l| mesh().part(l.extent.global, &l.extent.axes, &[rank]).len).collect();
         let out_loops = loops.len() - g.k.len();
@@ -260,7 +284,7 @@ mod tests {
             let product = operands[0].get(at(d, |l| l.a)) * operands[1].get(at(d, |l| l.b));
             *want[at(d, |l| l.c)].as_mut().unwrap() += product;
         });
-        let k = kernel(2, 1, KernelBody::Gemm(g.clone()));
+        let k = kernel(2, 1, KernelBody::Gemm(GemmKernel::single(g.clone())));
         let out = run(&k, rank, &operands, &[Tensor::canary(g.dtype, lens[2])]).unwrap();
         for (i, w) in want.iter().enumerate() {
             let tolerance = if g.dtype == DType::F32 { 1e-5 } else { 1e-13 };
@@ -272,7 +296,11 @@ mod tests {
     fn plain_and_large_enough_to_cut() {
         for dtype in [DType::F32, DType::F64] {
             for (m, n, k) in [(1, 1, 1), (5, 7, 3), (1, 33, 65), (201, 67, 129), (67, 301, 90)] {
-                let g = GemmKernel {
+                let g = ir::Product {
+                    a: 0,
+                    b: 1,
+                    c: 2,
+                    init: Init::Zero,
                     batch: vec![],
                     m: vec![gl(whole("m", m), k, 0, n)],
                     n: vec![gl(whole("n", n), 0, k, 1)],
@@ -294,7 +322,11 @@ mod tests {
             let e: Vec<Extent> =
                 (0..5).map(|i| if i == which { split("x", size[i]) } else { whole("w", size[i]) }).collect();
             let [x, s, d, g, k] = [0, 1, 2, 3, 4].map(|i| e[i].size);
-            let gemm = GemmKernel {
+            let gemm = ir::Product {
+                a: 0,
+                b: 1,
+                c: 2,
+                init: Init::Zero,
                 batch: vec![gl(e[0].clone(), s * g * k, d * g * k, s * d)],
                 m: vec![gl(e[1].clone(), g * k, 0, d)],
                 n: vec![gl(e[2].clone(), 0, g * k, 1)],
@@ -309,7 +341,11 @@ mod tests {
     fn nothing_to_reduce_writes_zeros() {
         // Four entries over three ranks, twos: the third rank holds none.
         for inner in [1, 3] {
-            let g = GemmKernel {
+            let g = ir::Product {
+                a: 0,
+                b: 1,
+                c: 2,
+                init: Init::Zero,
                 batch: vec![],
                 m: vec![gl(whole("m", 3), 2 * inner, 0, 5)],
                 n: vec![gl(whole("n", 5), 0, 1, 1)],
@@ -322,9 +358,11 @@ mod tests {
 
     #[test]
     fn bf16_is_refused() {
-        let g = GemmKernel { batch: vec![], m: vec![], n: vec![], k: vec![], dtype: DType::Bf16 };
+        let init = Init::Zero;
+        let (batch, m, n, k) = (vec![], vec![], vec![], vec![]);
+        let g = ir::Product { a: 0, b: 1, c: 2, init, batch, m, n, k, dtype: DType::Bf16 };
         let t = || Tensor::noise(DType::Bf16, 1, 0);
-        let e = run(&kernel(2, 1, KernelBody::Gemm(g)), 0, &[t(), t()], &[t()]).unwrap_err();
+        let e = run(&kernel(2, 1, KernelBody::Gemm(GemmKernel::single(g))), 0, &[t(), t()], &[t()]).unwrap_err();
         assert_eq!(e.to_string(), "kernel test: the CPU has no product of bf16");
     }
 }

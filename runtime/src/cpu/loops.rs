@@ -30,14 +30,16 @@ const CHUNKS: usize = 16;
 ///
 /// # Safety
 /// As for [`super::execute`].
-pub(super) unsafe fn execute(task: &Task, k: &LoopKernel) -> Result<(), KernelError> {
-    let code = Code::new(task, k)?;
-    // SAFETY: `Code` checked all views; the caller's promise covers the rest.
-    unsafe {
-        if code.double {
-            run::<f64>(task, &code);
-        } else {
-            run::<f32>(task, &code);
+pub(super) unsafe fn execute(task: &Task, nests: &[LoopKernel]) -> Result<(), KernelError> {
+    for k in nests {
+        let code = Code::new(task, k)?;
+        // SAFETY: `Code` checked all views; the caller's promise covers the rest.
+        unsafe {
+            if code.double {
+                run::<f64>(task, &code);
+            } else {
+                run::<f32>(task, &code);
+            }
         }
     }
     Ok(())

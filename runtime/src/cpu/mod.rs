@@ -133,8 +133,8 @@ impl Task<'_> {
     fn check_arity(&self) -> Result<(), KernelError> {
         let (operands, results) = (self.kernel.operands, self.kernel.results);
         let (takes, gives) = match self.kernel.body {
-            KernelBody::Loop(_) => (operands, results),
-            KernelBody::Gemm(_) | KernelBody::Gather(_) | KernelBody::Scatter(_) => (2, 1),
+            KernelBody::Loop(_) | KernelBody::Gemm(_) => (operands, results),
+            KernelBody::Gather(_) | KernelBody::Scatter(_) => (2, 1),
             KernelBody::Attention(_) => (3, 2),
             KernelBody::AttentionBackward(_) => (6, 3),
             KernelBody::Copy(_) => (operands, 1),

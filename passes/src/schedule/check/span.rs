@@ -2,7 +2,7 @@
 
 use autoshard_ir::core::DType;
 use autoshard_ir::kernel::{AttentionKernel, CopyKernel, Extent, GatherKernel, GemmKernel, Kernel, KernelBody};
-use autoshard_ir::kernel::{LoopKernel, LoopOp};
+use autoshard_ir::kernel::{Init, LoopKernel, LoopOp};
 
 /// A kernel that contradicts itself.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -47,8 +47,7 @@ pub enum SpanError {
 /// then results.
 pub(crate) fn spans(kernel: &Kernel) -> Result<Vec<usize>, SpanError> {
     let template = match &kernel.body {
-        KernelBody::Loop(_) => None,
-        KernelBody::Gemm(_) => Some((2, 1, "2 and 1")),
+        KernelBody::Loop(_) | KernelBody::Gemm(_) => None,
         KernelBody::Attention(_) => Some((3, 2, "3 and 2")),
         KernelBody::AttentionBackward(_) => Some((6, 3, "6 and 3")),
         KernelBody::Gather(_) | KernelBody::Scatter(_) => Some((2, 1, "2 and 1")),
@@ -62,7 +61,7 @@ pub(crate) fn spans(kernel: &Kernel) -> Result<Vec<usize>, SpanError> {
     }
     match &kernel.body {
         KernelBody::Loop(k) => loops(kernel, k),
-        KernelBody::Gemm(k) => Ok(gemm(k)),
+        KernelBody::Gemm(k) => gemm(kernel, k),
         KernelBody::Attention(k) => {
             let [q, key, v, o, lse] = attention(k);
             Ok(vec![q, key, v, o, lse])
@@ -105,38 +104,80 @@ fn packed(extents: &[&Extent], dtype: DType) -> usize {
     bytes(elements, dtype)
 }
 
-fn loops(kernel: &Kernel, k: &LoopKernel) -> Result<Vec<usize>, SpanError> {
-    let (operands, results) = (kernel.operands, kernel.results);
-    let mut spans = vec![0; operands + results];
-    let mut stored = vec![false; operands + results];
-    let loads = k.instrs.iter().filter_map(|i| match &i.op {
-        LoopOp::Load(view) => Some(("loads", 0..operands, view)),
-        _ => None,
-    });
-    let stores = k.stores.iter().map(|s| ("stores", operands..operands + results, &s.view));
-    for (does, range, view) in loads.chain(stores) {
-        if !range.contains(&view.buffer) {
-            let (kernel, buffer) = (kernel.name.clone(), view.buffer);
-            return Err(SpanError::View { kernel, does, buffer, operands, results });
-        }
-        let walk = k.loops.iter().map(|l| l.size).zip(view.strides.iter().copied());
-        let span = &mut spans[view.buffer];
-        *span = (*span).max(bytes(extent(view.offset, walk), view.dtype));
-        stored[view.buffer] = true;
+/// Spans as they are found, and which buffers are stored.
+struct Spans<'a> {
+    kernel: &'a Kernel,
+    spans: Vec<usize>,
+    stored: Vec<bool>,
+}
+
+impl Spans<'_> {
+    fn new(kernel: &Kernel) -> Spans<'_> {
+        let n = kernel.operands + kernel.results;
+        Spans { kernel, spans: vec![0; n], stored: vec![false; n] }
     }
-    match (operands..operands + results).find(|b| !stored[*b]) {
-        Some(buffer) => Err(SpanError::NoStore { kernel: kernel.name.clone(), buffer }),
-        None => Ok(spans),
+
+    /// Notes that `buffer` is walked up to byte `end`.
+    fn touch(&mut self, does: &'static str, buffer: usize, end: usize) -> Result<(), SpanError> {
+        let (operands, results) = (self.kernel.operands, self.kernel.results);
+        let legal = match does {
+            "stores" => operands..operands + results,
+            // What follows a product reads its results.
+            _ if matches!(self.kernel.body, KernelBody::Gemm(_)) => 0..operands + results,
+            _ => 0..operands,
+        };
+        if !legal.contains(&buffer) {
+            return Err(SpanError::View { kernel: self.kernel.name.clone(), does, buffer, operands, results });
+        }
+        self.spans[buffer] = self.spans[buffer].max(end);
+        self.stored[buffer] |= does == "stores";
+        Ok(())
+    }
+
+    fn nest(&mut self, k: &LoopKernel) -> Result<(), SpanError> {
+        let loads = k.instrs.iter().filter_map(|i| match &i.op {
+            LoopOp::Load(view) => Some(("loads", view)),
+            _ => None,
+        });
+        for (does, view) in loads.chain(k.stores.iter().map(|s| ("stores", &s.view))) {
+            let walk = k.loops.iter().map(|l| l.size).zip(view.strides.iter().copied());
+            self.touch(does, view.buffer, bytes(extent(view.offset, walk), view.dtype))?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Vec<usize>, SpanError> {
+        let (operands, results) = (self.kernel.operands, self.kernel.results);
+        match (operands..operands + results).find(|b| !self.stored[*b]) {
+            Some(buffer) => Err(SpanError::NoStore { kernel: self.kernel.name.clone(), buffer }),
+            None => Ok(self.spans),
+        }
     }
 }
 
-fn gemm(k: &GemmKernel) -> Vec<usize> {
-    let all = || k.batch.iter().chain(&k.m).chain(&k.n).chain(&k.k);
-    // A buffer is walked by the loops that its index has; an empty reduction still writes zeros.
-    let a = extent(0, all().map(|l| (l.extent.size, l.a)));
-    let b = extent(0, all().map(|l| (l.extent.size, l.b)));
-    let c = extent(0, k.batch.iter().chain(&k.m).chain(&k.n).map(|l| (l.extent.size, l.c)));
-    [a, b, c].iter().map(|n| bytes(*n, k.dtype)).collect()
+fn loops(kernel: &Kernel, nests: &[LoopKernel]) -> Result<Vec<usize>, SpanError> {
+    let mut spans = Spans::new(kernel);
+    nests.iter().try_for_each(|k| spans.nest(k))?;
+    spans.finish()
+}
+
+fn gemm(kernel: &Kernel, k: &GemmKernel) -> Result<Vec<usize>, SpanError> {
+    let mut spans = Spans::new(kernel);
+    for p in &k.products {
+        // A buffer is walked by the loops that its index has; an empty reduction still writes zeros.
+        let a = bytes(extent(0, p.loops().map(|l| (l.extent.size, l.a))), p.dtype);
+        let b = bytes(extent(0, p.loops().map(|l| (l.extent.size, l.b))), p.dtype);
+        let written = p.batch.iter().chain(&p.m).chain(&p.n);
+        let c = bytes(extent(0, written.map(|l| (l.extent.size, l.c))), p.dtype);
+        spans.touch("loads", p.a, a)?;
+        spans.touch("loads", p.b, b)?;
+        if let Init::Operand(i) = p.init {
+            spans.touch("loads", i, c)?;
+        }
+        spans.touch("stores", p.c, c)?;
+    }
+    k.epilogue.iter().try_for_each(|k| spans.nest(k))?;
+    spans.finish()
 }
 
 /// q, k, v, o, lse.

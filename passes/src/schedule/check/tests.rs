@@ -1,6 +1,8 @@
 use super::*;
 use autoshard_ir::core::{Axis, DType, Scalar};
-use autoshard_ir::kernel::{AttentionKernel, CopyBox, CopyKernel, Extent, GatherKernel, GemmKernel, GemmLoop};
+use autoshard_ir::kernel::{
+    AttentionKernel, CopyBox, CopyKernel, Extent, GatherKernel, GemmKernel, GemmLoop, Init, Product,
+};
 use autoshard_ir::kernel::{Instr, Store};
 use autoshard_ir::program::{Collective, CollectiveKind};
 
@@ -29,7 +31,7 @@ fn sum(operands: usize) -> Kernel {
     let mut instrs: Vec<Instr> = (0..operands).map(|i| instr(LoopOp::Load(view(i, 0, 1)), vec![])).collect();
     instrs.push(instr(LoopOp::Map(Scalar::Add), (0..operands).collect()));
     let stores = vec![Store { view: view(operands, 0, 1), reg: operands, combine: None }];
-    kernel("add %z", operands, 1, KernelBody::Loop(LoopKernel { loops: vec![extent(D)], instrs, stores }))
+    kernel("add %z", operands, 1, KernelBody::Loop(vec![LoopKernel { loops: vec![extent(D)], instrs, stores }]))
 }
 
 fn run(kernel: usize, buffers: &[Buf]) -> Step {
@@ -189,7 +191,7 @@ fn updates_in_place_are_elementwise() {
         let KernelBody::Loop(l) = &mut k.body else {
             return;
         };
-        l.instrs[0].op = LoopOp::Load(view(0, D - 1, 0)); // w[15] in every element
+        l[0].instrs[0].op = LoopOp::Load(view(0, D - 1, 0)); // w[15] in every element
         p.kernels.push(k);
         p.functions[1].steps[2] = run(1, &[Param(0), Frame(BYTES), Out(0)]);
     };
@@ -298,7 +300,7 @@ fn kernels_are_consistent() {
             let KernelBody::Loop(l) = &mut p.kernels[0].body else {
                 return;
             };
-            l.stores.clear();
+            l[0].stores.clear();
         }),
         "@body: step 0 (add %z): kernel add %z never stores its buffer 2"
     );
@@ -345,7 +347,16 @@ fn spans_of_templates() {
     assert_eq!(bytes(2, 1, KernelBody::Scatter(rows())), [30, 6, 35]);
     // c[3, 5] = a[3, 7] · b[7, 5]
     let one = |n, a, b, c| vec![GemmLoop { extent: extent(n), a, b, c }];
-    let gemm =
-        GemmKernel { batch: vec![], m: one(3, 7, 0, 5), n: one(5, 0, 1, 1), k: one(7, 1, 5, 0), dtype: DType::F32 };
-    assert_eq!(bytes(2, 1, KernelBody::Gemm(gemm)), [21, 35, 15]);
+    let gemm = Product {
+        a: 0,
+        b: 1,
+        c: 2,
+        init: Init::Zero,
+        batch: vec![],
+        m: one(3, 7, 0, 5),
+        n: one(5, 0, 1, 1),
+        k: one(7, 1, 5, 0),
+        dtype: DType::F32,
+    };
+    assert_eq!(bytes(2, 1, KernelBody::Gemm(GemmKernel::single(gemm))), [21, 35, 15]);
 }

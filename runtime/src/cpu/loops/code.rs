@@ -4,7 +4,7 @@
 use super::nest::{Column, Nest};
 use crate::cpu::{KernelError, Pointer, Range, Task};
 use autoshard_ir::core::{BinaryMonoid, DType, Scalar};
-use autoshard_ir::kernel::{LoopKernel, LoopOp, View};
+use autoshard_ir::kernel::{KernelBody, LoopKernel, LoopOp, View};
 
 /// What an instruction does.
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +242,8 @@ fn resolve<'a>(
     let unit = |l: usize| (0..ranges.len()).map(|i| usize::from(i == l)).collect::<Vec<_>>();
     Ok(match op {
         LoopOp::Load(view) => {
-            if view.buffer >= task.kernel.operands {
+            // What follows a product reads its results.
+            if view.buffer >= task.kernel.operands && !matches!(task.kernel.body, KernelBody::Gemm(_)) {
                 return Err(task.malformed(format!("load from buffer {}, a result", view.buffer)));
             }
             let p = check_view(task, view, ranges)?;

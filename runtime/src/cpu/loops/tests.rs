@@ -79,7 +79,7 @@ fn each(lens: &[usize], mut f: impl FnMut(&[usize])) {
 fn check(k: &LoopKernel, operands: &[Tensor], results: &[(DType, usize)], tolerance: f64) -> Vec<Tensor> {
     let canaries: Vec<Tensor> = results.iter().map(|(t, n)| Tensor::canary(*t, *n)).collect();
     let lens: Vec<usize> = results.iter().map(|r| r.1).collect();
-    let body = kernel(operands.len(), results.len(), KernelBody::Loop(k.clone()));
+    let body = kernel(operands.len(), results.len(), KernelBody::Loop(vec![k.clone()]));
     let mut first = None;
     for rank in 0..3 {
         let got = run(&body, rank, operands, &canaries).unwrap();
@@ -346,7 +346,7 @@ fn f32_sums_are_accurate() {
         let a = m.load(0, DType::F32, has);
         m.store(a, DType::F32, &[], Some(SUM));
         let a = Tensor::new(DType::F32, &vec![0.1; 1 << 20]);
-        let body = kernel(1, 1, KernelBody::Loop(m.k));
+        let body = kernel(1, 1, KernelBody::Loop(vec![m.k]));
         let out = run(&body, 0, &[a], &[Tensor::canary(DType::F32, 1)]).unwrap();
         assert_near(out[0].get(0), (1 << 20) as f64 * 0.1f32 as f64, 1e-7, "sum");
     }
@@ -363,7 +363,7 @@ fn an_update_in_place() {
     let new = m.map(Scalar::Sub, &[p, half], t);
     m.store(new, t, &[0], None);
     m.store(p, t, &[0], None);
-    let k = kernel(2, 2, KernelBody::Loop(m.k));
+    let k = kernel(2, 2, KernelBody::Loop(vec![m.k]));
     let (before, mut g) = (Tensor::noise(t, 3000, 1), Tensor::noise(t, 3000, 2));
     let (mut p, mut old) = (before.clone(), Tensor::canary(t, 3000));
     let buffers = [p.buffer(), g.buffer(), p.buffer(), old.buffer()];
@@ -382,7 +382,7 @@ fn contradictions_are_refused() {
     let refused = |build: &dyn Fn(&mut Make)| {
         let mut m = Make::new(1, &loops);
         build(&mut m);
-        let body = kernel(1, 1, KernelBody::Loop(m.k));
+        let body = kernel(1, 1, KernelBody::Loop(vec![m.k]));
         run(&body, 0, &[Tensor::noise(t, 12, 1)], &[Tensor::canary(t, 12)]).unwrap_err().to_string()
     };
     let e = refused(&|m| {
