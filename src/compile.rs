@@ -8,6 +8,7 @@ use autoshard_ir::verify::{verify, VerifyError};
 use autoshard_ir::DType;
 use autoshard_passes::autodiff::AdamW;
 use autoshard_passes::cost::Machine;
+use autoshard_passes::fuse::Fusion;
 use autoshard_passes::play::{self, PlayError};
 use autoshard_passes::schedule::{self, CheckError, ScheduleError};
 use autoshard_passes::search::{self, Candidate, Degrees, SearchError};
@@ -32,6 +33,10 @@ pub struct Meta {
     pub vocab: usize,
     /// Learning rate.
     pub lr: f64,
+    /// What is fused: `all`, `loops` or `none` ([`Fusion::LEVELS`]).
+    pub fusion: String,
+    /// Whether communication overlaps computation.
+    pub overlap: bool,
     /// FLOPs of a training step of the whole model.
     pub flops: f64,
     /// Checkpoint tensors, in the order of the entry's trainable parameters.
@@ -65,6 +70,8 @@ pub enum CompileError {
     Play(#[from] PlayError),
     #[error("the memory plan is not sound: {0}")]
     Check(#[from] CheckError),
+    #[error("unknown fusion level {0:?}; known: all, loops, none")]
+    Fusion(String),
     #[error("precision {0} is not supported for execution on CPU ranks; use f32 or f64")]
     Precision(DType),
 }
@@ -79,8 +86,33 @@ pub fn plan_mesh(model: &Model, degrees: &Degrees) -> Result<Plan, CompileError>
     Ok(search::assign(&model.module, degrees)?)
 }
 
-/// Compiles the training step of `model` under `plan`.
+/// How a step is made into a program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Level of fusion, by name ([`Fusion::LEVELS`]).
+    pub fusion: String,
+    /// Whether communication overlaps computation.
+    pub overlap: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { fusion: "all".to_string(), overlap: true }
+    }
+}
+
+/// Compiles the training step of `model` under `plan`, fused and overlapped.
 pub fn compile(model: &Model, plan: &Plan, optimizer: &AdamW) -> Result<Executable, CompileError> {
+    compile_with(model, plan, optimizer, &Options::default())
+}
+
+/// Compiles the training step of `model` under `plan`.
+pub fn compile_with(
+    model: &Model,
+    plan: &Plan,
+    optimizer: &AdamW,
+    options: &Options,
+) -> Result<Executable, CompileError> {
     if !matches!(model.shape.dtype, DType::F32 | DType::F64) {
         return Err(CompileError::Precision(model.shape.dtype));
     }
@@ -93,6 +125,8 @@ pub fn compile(model: &Model, plan: &Plan, optimizer: &AdamW) -> Result<Executab
         seq_len: model.shape.seq_len,
         vocab: model.vocab,
         lr: optimizer.lr,
+        fusion: options.fusion.clone(),
+        overlap: options.overlap,
         flops: model.flops,
         tensors: model.tensors.clone(),
         config: model.config.clone(),
@@ -103,7 +137,8 @@ pub fn compile(model: &Model, plan: &Plan, optimizer: &AdamW) -> Result<Executab
 /// Makes the executable of a local module: verifies it, schedules it, plays its programs.
 pub fn assemble(meta: Meta, local: Module) -> Result<Executable, CompileError> {
     verify(&local).map_err(CompileError::Verify)?;
-    let program = schedule::schedule(&local, &schedule::Options::default())?;
+    let fusion = Fusion::from_name(&meta.fusion).ok_or_else(|| CompileError::Fusion(meta.fusion.clone()))?;
+    let program = schedule::schedule(&local, &schedule::Options { fusion, overlap: meta.overlap })?;
     schedule::check(&program)?;
     play::verify(&program)?;
     Ok(Executable { meta, local, program: Arc::new(program) })

@@ -28,9 +28,13 @@ fn model() -> Model {
 fn check(name: &str, module: &Module) {
     let printed = text::print(module);
     assert_eq!(&text::parse(&printed, name).unwrap_or_else(|e| panic!("{e}")), module, "{name}: parse∘print");
+    compare(name, &printed);
+}
+
+fn compare(name: &str, printed: &str) {
     let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.shard"));
     if std::env::var_os("AUTOSHARD_BLESS").is_some() {
-        std::fs::write(&path, &printed).unwrap();
+        std::fs::write(&path, printed).unwrap();
         return;
     }
     let want = std::fs::read_to_string(&path).unwrap_or_default();
@@ -70,6 +74,44 @@ fn local() {
         let m = localize(&model.module, &plan, &AdamW::default()).unwrap();
         verify(&m).unwrap_or_else(|e| panic!("{name}: {}", e[0]));
         check(&format!("qwen3.local.{name}"), &m);
+    }
+}
+
+/// A Llama block, forward and backward, as the kernels that run: on one rank, sharded, and with tensor
+/// parallelism.
+#[test]
+fn kernels() {
+    use autoshard::passes::fuse::{fuse, list, summary, Fusion};
+    let config = from_text(
+        "config.json",
+        r#"{"model_type": "llama", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 10, "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0, "max_position_embeddings": 6, "hidden_act": "silu",
+            "tie_word_embeddings": false, "attention_bias": false}"#,
+    )
+    .unwrap();
+    let shape = StepShape { batch: 4, seq_len: 6, dtype: DType::F32 };
+    let model = Model::from_config(Path::new("config.json"), &config, shape).unwrap();
+    for (name, dp, tp) in [("one", 1, 1), ("dp2_tp2_sp", 2, 2)] {
+        let plan = assign(&model.module, &Degrees { dp, fsdp: 1, tp, sequence_parallel: true }).unwrap();
+        let m = localize(&model.module, &plan, &AdamW::default()).unwrap();
+        for (level, fusion) in [("", Fusion::ALL), (".loops", Fusion::LOOPS)] {
+            let mut text = String::new();
+            let (mut others, mut moved, mut ideal) = (0, 0.0, 0.0);
+            for f in ["block.fwd", "block.bwd"].map(|n| m.function(n).unwrap()) {
+                let units = fuse(f, &m.mesh, &fusion).unwrap();
+                let s = summary(f, &units, &m.mesh);
+                (others, moved, ideal) = (others + s.others, moved + s.bytes, ideal + s.ideal);
+                text += &list(f, &units, &m.mesh);
+                text += &format!(
+                    "; {} products, {} attention, {} others, {} collectives: {} bytes, ideal {}\n\n",
+                    s.products, s.attention, s.others, s.collectives, s.bytes, s.ideal
+                );
+            }
+            compare(&format!("llama.kernels.{name}{level}"), &text);
+            assert!(others <= 12, "{name}{level}: {others} kernels besides products and attention");
+            assert!(moved <= 1.1 * ideal, "{name}{level}: {moved} bytes, ideal {ideal}");
+        }
     }
 }
 

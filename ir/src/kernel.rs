@@ -3,6 +3,7 @@
 
 use crate::core::{Axis, BinaryMonoid, DType, Scalar};
 use crate::mesh::{Mesh, Part};
+use std::collections::BTreeMap;
 
 /// A local index range: padded size, and where it lies in the global range if it is split.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +55,89 @@ pub struct Kernel {
     pub body: KernelBody,
 }
 
+impl Kernel {
+    /// Bytes of each buffer that the kernel reads or writes, every element counted once however often
+    /// it is touched (padded local sizes; a gather counts as many rows as it has ids, a scatter its
+    /// whole table). This is what the cost model charges.
+    pub fn touched(&self) -> Vec<usize> {
+        let mut out = vec![0; self.operands + self.results];
+        let mut add = |buffer: usize, bytes: usize| {
+            if let Some(b) = out.get_mut(buffer) {
+                *b += bytes;
+            }
+        };
+        let packed = |e: &[&Extent], t: DType| e.iter().map(|e| e.size).product::<usize>() * t.bytes();
+        match &self.body {
+            KernelBody::Loop(nests) => touched_by(nests, &[]).into_iter().for_each(|(b, n)| add(b, n)),
+            KernelBody::Gemm(g) => touched_by(&g.epilogue, &g.products).into_iter().for_each(|(b, n)| add(b, n)),
+            KernelBody::Attention(k) | KernelBody::AttentionBackward(k) => {
+                let query = packed(&[&k.b, &k.s, &k.g, &k.r, &k.e], k.dtype);
+                let key = packed(&[&k.b, &k.t, &k.g, &k.e], k.dtype);
+                let value = packed(&[&k.b, &k.t, &k.g, &k.h], k.dtype);
+                let o = packed(&[&k.b, &k.s, &k.g, &k.r, &k.h], k.dtype);
+                let lse = packed(&[&k.b, &k.s, &k.g, &k.r], k.dtype);
+                let all: &[usize] = match self.body {
+                    KernelBody::Attention(_) => &[query, key, value, o, lse],
+                    _ => &[query, key, value, o, lse, o, query, key, value],
+                };
+                all.iter().enumerate().for_each(|(i, n)| add(i, *n));
+            }
+            KernelBody::Gather(k) | KernelBody::Scatter(k) => {
+                let ids: usize = k.rows.iter().map(|e| e.size).product();
+                let (rows, table) = (ids * k.d.size * k.dtype.bytes(), packed(&[&k.table, &k.d], k.dtype));
+                let first = if matches!(self.body, KernelBody::Gather(_)) { rows.min(table) } else { rows };
+                let last = if matches!(self.body, KernelBody::Gather(_)) { rows } else { table };
+                [first, ids * DType::I32.bytes(), last].into_iter().enumerate().for_each(|(i, n)| add(i, n));
+            }
+            KernelBody::Copy(k) => {
+                let size = |b: &CopyBox| b.loops.iter().map(|l| l.0).product::<usize>() * k.dtype.bytes();
+                k.boxes.iter().for_each(|b| add(b.source, size(b)));
+                let moved: usize = k.boxes.iter().map(size).sum();
+                add(self.operands, k.fill.map_or(moved, |(_, n)| n * k.dtype.bytes()));
+            }
+        }
+        out
+    }
+}
+
+/// Bytes by buffer of what nests and products touch. Views of one buffer that differ touch different
+/// elements (halves of a row), up to the end of the farthest.
+fn touched_by(nests: &[LoopKernel], products: &[Product]) -> BTreeMap<usize, usize> {
+    // Per buffer: the walks (offset, loops that move it), and its element size.
+    type Walk = (usize, Vec<(usize, usize)>);
+    let mut walks: BTreeMap<usize, (usize, Vec<Walk>)> = BTreeMap::new();
+    let mut note = |buffer: usize, size: usize, offset: usize, loops: &mut dyn Iterator<Item = (usize, usize)>| {
+        let mut moving: Vec<(usize, usize)> = loops.filter(|(_, stride)| *stride > 0).collect();
+        moving.sort_unstable();
+        let of = walks.entry(buffer).or_insert((size, Vec::new()));
+        if !of.1.contains(&(offset, moving.clone())) {
+            of.1.push((offset, moving));
+        }
+    };
+    for k in nests {
+        let sizes = || k.loops.iter().map(|l| l.size);
+        for v in k.loads().chain(k.stores.iter().map(|s| &s.view)) {
+            note(v.buffer, v.dtype.bytes(), v.offset, &mut sizes().zip(v.strides.iter().copied()));
+        }
+    }
+    for p in products {
+        let bytes = p.dtype.bytes();
+        note(p.a, bytes, 0, &mut p.loops().map(|l| (l.extent.size, l.a)));
+        note(p.b, bytes, 0, &mut p.loops().map(|l| (l.extent.size, l.b)));
+        note(p.c, bytes, 0, &mut p.loops().map(|l| (l.extent.size, l.c)));
+        if let Init::Operand(i) = p.init {
+            note(i, bytes, 0, &mut p.loops().map(|l| (l.extent.size, l.c)));
+        }
+    }
+    let elements = |w: &Walk| w.1.iter().map(|(n, _)| *n).product::<usize>();
+    let end = |w: &Walk| w.0 + w.1.iter().map(|(n, s)| n.saturating_sub(1) * s).sum::<usize>() + 1;
+    let all = |walks: &[Walk]| {
+        let most = walks.iter().map(end).max().unwrap_or(0);
+        walks.iter().map(elements).sum::<usize>().min(most)
+    };
+    walks.into_iter().map(|(b, (size, walks))| (b, size * all(&walks))).collect()
+}
+
 /// The closed set of templates.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KernelBody {
@@ -90,6 +174,16 @@ pub struct LoopKernel {
     pub instrs: Vec<Instr>,
     /// What is written per row.
     pub stores: Vec<Store>,
+}
+
+impl LoopKernel {
+    /// Views of its loads.
+    pub fn loads(&self) -> impl Iterator<Item = &View> {
+        self.instrs.iter().filter_map(|i| match &i.op {
+            LoopOp::Load(view) => Some(view),
+            _ => None,
+        })
+    }
 }
 
 /// One instruction; it defines the register of its own position.

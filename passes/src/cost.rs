@@ -1,14 +1,14 @@
-//! Roofline cost of a local module: for each node the larger of its FLOPs over the peak and its bytes
+//! Roofline cost of a local module: for each kernel, as fused, the larger of its FLOPs over the peak and its bytes
 //! over the memory bandwidth, for each collective its wire bytes over the link plus a latency.
 //!
 //! This is the estimate by which `--devices N` chooses a mesh; it is not a prediction of step time.
 
-use autoshard_ir::core::{Axis, Function, Module, Semantics, Type};
+use crate::fuse::{fuse, Fusion, Work};
+use crate::lower::LowerError;
+use autoshard_ir::core::{Axis, Function, Module, Type};
 use autoshard_ir::program::CollectiveKind;
 use autoshard_ir::{DType, Mesh};
 use std::collections::HashMap;
-
-use crate::lower::{self, LowerError};
 
 /// Figures of the machine that a step runs on. Rates are those of one rank.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,13 +75,14 @@ pub fn price(module: &Module, machine: &Machine) -> Result<Cost, LowerError> {
 
 fn function(module: &Module, f: &Function, machine: &Machine, done: &HashMap<&str, Cost>) -> Result<Cost, LowerError> {
     let mut total = Cost::default();
-    for node in &f.nodes {
-        match node.op.semantics {
-            Semantics::Call => {
-                let callee = node.callee.as_deref().unwrap_or_default();
+    for unit in fuse(f, &module.mesh, &Fusion::ALL)? {
+        match &unit.work {
+            Work::Call(n) => {
+                let callee = f.node(*n).callee.as_deref().unwrap_or_default();
                 total.add_scaled(&done.get(callee).copied().unwrap_or_default(), 1.0);
             }
-            Semantics::Collective => {
+            Work::Collective(n) => {
+                let node = f.node(*n);
                 let kind = CollectiveKind::from_name(node.op.name).ok_or_else(|| LowerError::Node {
                     function: f.name.clone(),
                     node: node.op.name.to_string(),
@@ -93,9 +94,8 @@ fn function(module: &Module, f: &Function, machine: &Machine, done: &HashMap<&st
                 total.wire += wire;
                 total.communication += wire / machine.link_bandwidth + latency;
             }
-            _ => {
-                let kernel = lower::lower(f, node, &module.mesh)?;
-                let dtype = node.results.first().map_or(DType::F32, |r| f.ty(*r).dtype);
+            Work::Kernel(kernel) => {
+                let dtype = unit.results.first().map_or(DType::F32, |r| f.ty(*r).dtype);
                 let time = (kernel.flops / machine.peak_of(dtype)).max(kernel.bytes / machine.memory_bandwidth);
                 total.flops += kernel.flops;
                 total.compute += time + machine.kernel_latency;

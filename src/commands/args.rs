@@ -2,6 +2,7 @@
 
 use super::{suggestion, Failure};
 use autoshard::ir::DType;
+use autoshard::passes::fuse::Fusion;
 use std::path::PathBuf;
 
 /// Largest size or count that a flag takes; beyond it index arithmetic could overflow.
@@ -32,6 +33,12 @@ pub struct Build {
     /// What code is made for: cpu [default: cpu]
     #[arg(long, value_name = "T")]
     pub target: Option<String>,
+    /// What is fused into one kernel: all, loops (nests of loops only) or none [default: all]
+    #[arg(long, value_name = "LEVEL")]
+    pub fusion: Option<String>,
+    /// Wait for every collective where it is issued, instead of computing meanwhile
+    #[arg(long)]
+    pub no_overlap: bool,
     /// Initial weights: a folder with safetensors [default: M's folder if it holds some, else the init rule]
     #[arg(long, value_name = "DIR")]
     pub weights: Option<PathBuf>,
@@ -60,6 +67,18 @@ pub fn precision(text: &str) -> Result<DType, Failure> {
         _ => {
             let near = suggestion(text, ["f64", "f32"].into_iter().chain(LATER));
             Err(Failure::Usage(format!("unknown --precision {text}; f64 and f32 are executed{near}")))
+        }
+    }
+}
+
+/// The level of `--fusion`.
+pub fn fusion(text: &str) -> Result<String, Failure> {
+    let known = || Fusion::LEVELS.into_iter().map(|(name, _)| name);
+    match Fusion::from_name(text) {
+        Some(_) => Ok(text.to_string()),
+        None => {
+            let names = known().collect::<Vec<_>>().join(", ");
+            Err(Failure::Usage(format!("unknown --fusion {text}; known: {names}{}", suggestion(text, known()))))
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::args::{self, Build};
 use super::{folder, mesh, Failure};
 use autoshard::artifact::{self, Artifact, DataSource, RunOptions, WeightsSource};
-use autoshard::compile::{self, Executable};
+use autoshard::compile::{self, Executable, Options};
 use autoshard::hardware::Preset;
 use autoshard::import;
 use autoshard::ir::plan::Plan;
@@ -139,11 +139,24 @@ pub fn from_model(path: &Path, build: &Build) -> Result<Job, Failure> {
     settings.push(("target", "cpu".to_string(), given(build.target.is_some(), "--target")));
     let machine = Preset::this_machine()?;
     let (plan, choice) = choose(&model, degrees.as_ref(), build.devices, devices, &machine)?;
-    let executable = compile::compile(&model, &plan, &AdamW { lr, ..AdamW::default() })?;
+    let options = options(build)?;
+    if build.fusion.is_some() {
+        settings.push(("fusion", options.fusion.clone(), "--fusion".to_string()));
+    }
+    if build.no_overlap {
+        settings.push(("overlap", "off".to_string(), "--no-overlap".to_string()));
+    }
+    let executable = compile::compile_with(&model, &plan, &AdamW { lr, ..AdamW::default() }, &options)?;
     let (steps, why) = chosen(None, "", run.steps, STEPS, "default");
     let weights = build.weights.clone().or_else(|| folder::weights(&beside));
     let title = title(&model);
     Ok(Job { executable, plan, steps: (steps, why), weights, data: folder::text(&beside), title, choice, settings })
+}
+
+/// How the program is made.
+fn options(build: &Build) -> Result<Options, Failure> {
+    let fusion = build.fusion.as_deref().map(args::fusion).transpose()?;
+    Ok(Options { fusion: fusion.unwrap_or(Options::default().fusion), overlap: !build.no_overlap })
 }
 
 /// The flag, else `run.json`, else the default; with what decided.
@@ -257,6 +270,8 @@ pub fn from_artifact(path: &Path, build: &Build, own_data: bool) -> Result<Job, 
     agree(path, "--batch", build.batch, meta.batch)?;
     agree(path, "--seq-len", build.seq_len, meta.seq_len)?;
     agree(path, "--lr", build.lr, meta.lr)?;
+    agree(path, "--fusion", build.fusion.as_deref().map(args::fusion).transpose()?, meta.fusion.clone())?;
+    agree(path, "--no-overlap", build.no_overlap.then_some(false), meta.overlap)?;
     agree(path, "--precision", precision.map(|p| p.to_string()), meta.precision.clone())?;
     agree(path, "--devices", build.devices, plan.mesh.ranks())?;
     let compiled = mesh::of(&plan.mesh, plan.sequence_parallel);

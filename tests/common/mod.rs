@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test binary uses its part
 
 use autoshard::artifact::{self, Artifact, DataSource, RunOptions, WeightsSource};
-use autoshard::compile::{compile, plan_mesh, Executable};
+use autoshard::compile::{self, plan_mesh, Executable};
 use autoshard::data::Dataset;
 use autoshard::hardware::Preset;
 use autoshard::ir::plan::Plan;
@@ -66,14 +66,23 @@ pub fn build_asx(name: &str, mesh: &str, dtype: DType) -> Executable {
     artifact::unpack(&bytes, "golden.asx".as_ref()).unwrap_or_else(|e| panic!("{name} {mesh}: {e}")).executable
 }
 
+/// The same, made into a program in another way.
+pub fn build_with(name: &str, mesh: &str, dtype: DType, options: &compile::Options) -> Executable {
+    compiled_with(name, mesh, dtype, options).0
+}
+
 fn compiled(name: &str, mesh: &str, dtype: DType) -> (Executable, Plan) {
+    compiled_with(name, mesh, dtype, &compile::Options::default())
+}
+
+fn compiled_with(name: &str, mesh: &str, dtype: DType, options: &compile::Options) -> (Executable, Plan) {
     let g = golden(name);
     let size = |key: &str| g[key].as_u64().unwrap() as usize;
     let shape = StepShape { batch: size("batch"), seq_len: size("seq"), dtype };
     let model = Model::load(&golden_dir(name), shape).unwrap();
     let plan = plan_mesh(&model, &degrees(mesh)).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
-    let exe = compile(&model, &plan, &AdamW::default()).unwrap_or_else(|e| panic!("{name} {mesh}: {e}"));
-    (exe, plan)
+    let exe = compile::compile_with(&model, &plan, &AdamW::default(), options);
+    (exe.unwrap_or_else(|e| panic!("{name} {mesh}: {e}")), plan)
 }
 
 /// Trains an executable on golden tokens for the golden's steps.

@@ -61,14 +61,10 @@ pub fn lower(f: &Function, node: &Node, mesh: &Mesh) -> Result<Kernel, LowerErro
     }
     .map_err(fail)?;
     let flops = flops(&l).map_err(fail)?;
-    Ok(Kernel {
-        name,
-        operands: node.inputs.len(),
-        results: node.results.len(),
-        flops,
-        bytes: l.inputs.iter().chain(&l.results).map(|t| mesh.local_bytes(t) as f64).sum(),
-        body,
-    })
+    let (operands, results) = (node.inputs.len(), node.results.len());
+    let mut kernel = Kernel { name, operands, results, flops, bytes: 0.0, body };
+    kernel.bytes = kernel.touched().iter().map(|b| *b as f64).sum();
+    Ok(kernel)
 }
 
 impl Lowering<'_> {
