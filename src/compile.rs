@@ -72,7 +72,7 @@ pub enum CompileError {
     Check(#[from] CheckError),
     #[error("unknown fusion level {0:?}; known: all, loops, none")]
     Fusion(String),
-    #[error("precision {0} is not supported for execution on CPU ranks; use f32 or f64")]
+    #[error("precision {0} is not executed; use f32, bf16 or f64")]
     Precision(DType),
 }
 
@@ -113,7 +113,7 @@ pub fn compile_with(
     optimizer: &AdamW,
     options: &Options,
 ) -> Result<Executable, CompileError> {
-    if !matches!(model.shape.dtype, DType::F32 | DType::F64) {
+    if !model.shape.dtype.is_float() {
         return Err(CompileError::Precision(model.shape.dtype));
     }
     let local = search::localize(&model.module, plan, optimizer)?;

@@ -310,7 +310,8 @@ fn unknown_flags_and_values_name_the_nearest() {
     let model = golden("llama_tiny");
     refused(&["run", &model, "--stpes", "3"], 2, &["unexpected argument '--stpes'", "'--steps'"]);
     refused(&["run", &model, "--precision", "f23"], 2, &["unknown --precision f23", "did you mean `f32`?"]);
-    refused(&["run", &model, "--precision", "bf16"], 1, &["--precision bf16 is not executed yet; use f32 or f64"]);
+    refused(&["run", &model, "--precision", "f16"], 1, &["--precision f16 is not executed yet; use f32, bf16 or f64"]);
+    refused(&["run", &model, "--fusion", "al"], 2, &["unknown --fusion al", "did you mean `all`?"]);
     refused(&["run", &model, "--target", "cpuu"], 2, &["unknown --target cpuu", "did you mean `cpu`?"]);
     refused(&["run", &model, "--target", "cuda"], 1, &["cuda is not available in this build"]);
     refused(&["compile", &model, "--target", "sm_90a", "-o", "x.asx"], 1, &["cuda is not available in this build"]);

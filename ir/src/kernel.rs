@@ -75,7 +75,7 @@ impl Kernel {
                 let key = packed(&[&k.b, &k.t, &k.g, &k.e], k.dtype);
                 let value = packed(&[&k.b, &k.t, &k.g, &k.h], k.dtype);
                 let o = packed(&[&k.b, &k.s, &k.g, &k.r, &k.h], k.dtype);
-                let lse = packed(&[&k.b, &k.s, &k.g, &k.r], k.dtype);
+                let lse = packed(&[&k.b, &k.s, &k.g, &k.r], k.dtype.arithmetic());
                 let all: &[usize] = match self.body {
                     KernelBody::Attention(_) => &[query, key, value, o, lse],
                     _ => &[query, key, value, o, lse, o, query, key, value],
@@ -309,7 +309,8 @@ pub struct GemmLoop {
 }
 
 /// Attention over `[b, s, g, r, e]` queries and `[b, t, g, e]` keys, `[b, t, g, h]` values, all
-/// row-major and packed (padded local sizes). lse is `[b, s, g, r]`, in natural logarithm.
+/// row-major and packed (padded local sizes). lse is `[b, s, g, r]`, in natural logarithm, f32 where
+/// the others are bf16.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionKernel {
     /// Batch.

@@ -324,7 +324,7 @@ fn templates_are_instantiated() {
 fn template_headers_need_no_sizes() {
     let header =
         template_header("; body\nfunc @t(%x: T[.., d],\n  %k: i32[], param %n: f32[s=$size, d]) -> (T[..]) {").unwrap();
-    let shown: Vec<String> = header.iter().map(|p| format!("{} {} {:?}", p.name, p.dtype, p.dims)).collect();
+    let shown: Vec<String> = header.params.iter().map(|p| format!("{} {} {:?}", p.name, p.dtype, p.dims)).collect();
     assert_eq!(shown, [r#"x T ["..", "d"]"#, "k i32 []", r#"n f32 ["s=$size", "d"]"#]);
     assert!(template_header("func @t(%x T[d])").is_err());
     assert!(template_header("").is_err());

@@ -24,7 +24,7 @@ pub struct Build {
     /// Tokens of a sequence [default: M's run.json, else min(4096, max_position_embeddings)]
     #[arg(long, value_name = "S", value_parser = size, allow_negative_numbers = true)]
     pub seq_len: Option<usize>,
-    /// Element type of parameters and activations: f64 or f32 [default: f32]
+    /// Element type of parameters and activations: f32, bf16 (parameters are kept in f32) or f64 [default: f32]
     #[arg(long, value_name = "P")]
     pub precision: Option<String>,
     /// Learning rate of AdamW [default: M's run.json, else 1e-3]
@@ -58,15 +58,15 @@ pub fn rate(text: &str) -> Result<f64, String> {
 
 /// The element type of `--precision`.
 pub fn precision(text: &str) -> Result<DType, Failure> {
-    const LATER: [&str; 5] = ["bf16", "f16", "fp8", "mxfp8", "nvfp4"];
+    const LATER: [&str; 4] = ["f16", "fp8", "mxfp8", "nvfp4"];
     match DType::from_name(text) {
-        Some(d @ (DType::F64 | DType::F32)) => Ok(d),
+        Some(d) if d.is_float() => Ok(d),
         _ if LATER.contains(&text) => {
-            Err(Failure::Failed(format!("--precision {text} is not executed yet; use f32 or f64")))
+            Err(Failure::Failed(format!("--precision {text} is not executed yet; use f32, bf16 or f64")))
         }
         _ => {
-            let near = suggestion(text, ["f64", "f32"].into_iter().chain(LATER));
-            Err(Failure::Usage(format!("unknown --precision {text}; f64 and f32 are executed{near}")))
+            let near = suggestion(text, ["f64", "f32", "bf16"].into_iter().chain(LATER));
+            Err(Failure::Usage(format!("unknown --precision {text}; f64, f32 and bf16 are executed{near}")))
         }
     }
 }

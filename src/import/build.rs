@@ -99,9 +99,10 @@ impl ModelBuilder<'_> {
         Type { dtype: DType::I32, ..self.ty(&["b", "s"]) }
     }
 
-    /// The tensor of a role with its dimensions split.
+    /// The tensor of a role with its dimensions split. Parameters are masters: f32 where the rest is bf16.
     fn param_type(&self, role: Role) -> Type {
-        self.ty(match role {
+        let dtype = if self.shape.dtype == DType::Bf16 { DType::F32 } else { self.shape.dtype };
+        let ty = self.ty(match role {
             Role::Embed | Role::Head => &["v", "d"],
             Role::Q => &["g", "r", "e", "d"],
             Role::QBias => &["g", "r", "e"],
@@ -113,7 +114,18 @@ impl ModelBuilder<'_> {
             Role::GateBias | Role::UpBias => &["f"],
             Role::Down => &["d", "f"],
             Role::OBias | Role::DownBias | Role::AttnNorm | Role::MlpNorm | Role::FinalNorm => &["d"],
-        })
+        });
+        Type { dtype, ..ty }
+    }
+
+    /// A parameter as computations take it: cast from its master where that has another type. (Norms take
+    /// the master itself.)
+    fn copy(&self, b: &mut Builder, w: ValueId) -> Result<ValueId, BuildError> {
+        if b.ty(w).dtype == self.shape.dtype {
+            return Ok(w);
+        }
+        let name = format!("{}.copy", b.func.value(w).name);
+        b.op(&name, "cast", &[w], Attrs::new().text("dtype", self.shape.dtype.name()))
     }
 
     /// Cosines and sines of the positions, shared by all layers with this rotation.
@@ -135,7 +147,9 @@ impl ModelBuilder<'_> {
         let mut f = Function::new("embed");
         let tokens = f.add_param(TOKENS, self.ids(), false);
         let table = f.add_param("embed", self.param_type(Role::Embed), true);
-        let x = Builder::new(&mut f).op("x", "gather", &[table, tokens], Attrs::new())?;
+        let mut b = Builder::new(&mut f);
+        let table = self.copy(&mut b, table)?;
+        let x = b.op("x", "gather", &[table, tokens], Attrs::new())?;
         f.results = vec![x];
         Ok(f)
     }
@@ -176,8 +190,10 @@ impl ModelBuilder<'_> {
         result: &str,
     ) -> Result<ValueId, BuildError> {
         let Some(weight) = w.0 else { return Ok(x.0) };
+        let weight = self.copy(b, weight)?;
         let y = b.einsum(name, &[x.0, weight], &format!("{}, {} -> {result}", x.1, w.1))?;
         let Some(bias) = bias else { return Ok(y) };
+        let bias = self.copy(b, bias)?;
         let dims = result.trim_start_matches("b s ");
         let sizes = [self.shape.batch, self.shape.seq_len];
         let attrs = Attrs::new().text("spec", format!("{dims} -> {result}")).ints("sizes", sizes);
@@ -227,6 +243,7 @@ impl ModelBuilder<'_> {
         let head = f.add_param("head", self.param_type(Role::Head), true);
         let mut b = Builder::new(&mut f);
         let h = self.norm(&mut b, "h", x, Some(norm))?;
+        let head = self.copy(&mut b, head)?;
         let logits = b.einsum("logits", &[h, head], "b s d, v d -> b s v")?;
         let losses = b.ops(&["losses", "lse"], "cross_entropy", &[logits, labels], Attrs::new())?[0];
         let sum = b.reduce(Monoid::Sum, losses, "b s ->")?;

@@ -44,6 +44,15 @@ impl DType {
         DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
+    /// The type in which kernels and composites compute on values of this type, and keep statistics: f32
+    /// for bf16, else itself.
+    pub fn arithmetic(self) -> DType {
+        match self {
+            DType::Bf16 => DType::F32,
+            other => other,
+        }
+    }
+
     /// Whether gradients flow through values of this type.
     pub fn is_float(self) -> bool {
         self != DType::I32

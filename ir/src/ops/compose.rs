@@ -2,16 +2,95 @@
 //! what splitting each factor means.
 
 use super::{arity, Factors};
-use crate::core::{Attrs, DType, Dim, Factor, FactorKind, Function, Linearity, Rule, Semantics, Type, ValueId};
+use crate::core::{
+    Attrs, DType, Dim, Factor, FactorKind, Function, Linearity, Node, Rule, Semantics, Template, Type, ValueId,
+};
 use crate::text::{self, HeaderParam, TemplateEnv};
 use crate::Monoid;
+use std::collections::HashMap;
 
 /// The body of a composite at these operand types (taken as global) and attributes.
+///
+/// In a header `T` is the operands' element type, `A` the type of the arithmetic inside: f32 where `T`
+/// is bf16, else `T`. So statistics, losses and gradients that are sums over rows are not rounded to
+/// bf16, and everything else is rounded once, where it leaves.
 pub fn body(source: &str, inputs: &[&Type], attrs: &Attrs) -> Result<Function, String> {
     let header = text::template_header(source).map_err(|e| e.to_string())?;
-    arity(inputs, header.len())?;
-    let env = bind(&header, inputs, attrs)?;
-    text::parse_template(source, &env).map_err(|e| e.to_string())
+    arity(inputs, header.params.len())?;
+    let mut env = bind(&header.params, inputs, attrs)?;
+    let dtype = env.dtype;
+    env.dtype = dtype.arithmetic();
+    let body = text::parse_template(source, &env).map_err(|e| e.to_string())?;
+    if env.dtype == dtype {
+        return Ok(body);
+    }
+    round_edges(&body, &header, dtype)
+}
+
+/// The body with its operands and results of type `T` in `dtype`: casts stand where they enter and
+/// leave, inside a slice or a concatenation at the edge, which then remains a view.
+fn round_edges(body: &Function, header: &text::Header, dtype: DType) -> Result<Function, String> {
+    let mut out = Function::new(body.name.clone());
+    let mut env: HashMap<ValueId, ValueId> = HashMap::new();
+    let view = |n: &Node| n.op.template == Template::View;
+    let narrow_param = |v: &ValueId| {
+        let at = body.params.iter().position(|p| p.value == *v);
+        at.is_some_and(|i| header.params[i].dtype == "T")
+    };
+    let narrow_result = |v: &ValueId| {
+        let at = body.results.iter().position(|r| r == v);
+        at.is_some_and(|i| header.results.get(i).is_some_and(|t| t == "T"))
+    };
+    let sliced = |v: ValueId| body.nodes.iter().filter(|n| n.inputs.contains(&v)).all(view);
+    for (p, h) in body.params.iter().zip(&header.params) {
+        let value = body.value(p.value);
+        let ty = Type { dtype: if h.dtype == "T" { dtype } else { value.ty.dtype }, ..value.ty.clone() };
+        env.insert(p.value, out.add_param(&value.name, ty, p.trainable));
+    }
+    for (p, h) in body.params.iter().zip(&header.params) {
+        if h.dtype == "T" && !sliced(p.value) {
+            let v = cast(&mut out, env[&p.value], body.ty(p.value).dtype)?;
+            env.insert(p.value, v);
+        }
+    }
+    for node in &body.nodes {
+        let enters = view(node) && node.inputs.iter().all(|v| narrow_param(v) && sliced(*v));
+        let leaves = view(node) && node.results.iter().all(narrow_result);
+        let mut copy = node.clone();
+        copy.inputs.iter_mut().for_each(|v| *v = env[v]);
+        if leaves {
+            for v in &mut copy.inputs {
+                *v = cast(&mut out, *v, dtype)?;
+            }
+        }
+        copy.results = Vec::new();
+        let types = node.results.iter().map(|r| {
+            let value = body.value(*r);
+            let ty = if enters || leaves { Type { dtype, ..value.ty.clone() } } else { value.ty.clone() };
+            (value.name.clone(), ty)
+        });
+        let id = out.add_node(copy, types.collect());
+        for (r, new) in node.results.iter().zip(out.node(id).results.clone()) {
+            let wide = if enters { cast(&mut out, new, body.ty(*r).dtype)? } else { new };
+            env.insert(*r, wide);
+        }
+    }
+    for r in &body.results {
+        let v = env[r];
+        let rounded = if narrow_result(r) && out.ty(v).dtype != dtype { cast(&mut out, v, dtype)? } else { v };
+        out.results.push(rounded);
+    }
+    Ok(out)
+}
+
+fn cast(f: &mut Function, v: ValueId, dtype: DType) -> Result<ValueId, String> {
+    let op = super::find("cast").ok_or("there is no cast")?;
+    let (name, ty) = (f.value(v).name.clone(), Type { dtype, ..f.ty(v).clone() });
+    let attrs = Attrs::new().text("dtype", dtype.name());
+    let node =
+        Node { op, attrs, callee: None, inputs: vec![v], results: Vec::new(), strategy: Default::default(), of: None };
+    let id = f.add_node(node, vec![(name, ty)]);
+    Ok(f.node(id).results[0])
 }
 
 /// Binds the dimension names of a header to the operands' sizes.
@@ -20,7 +99,10 @@ fn bind<'a>(header: &[HeaderParam], inputs: &[&Type], attrs: &'a Attrs) -> Resul
         TemplateEnv { dtype: template_dtype(header, inputs, attrs)?, rest: Vec::new(), dims: Vec::new(), attrs };
     let mut rest_known = false;
     for (param, ty) in header.iter().zip(inputs) {
-        let want = DType::from_name(&param.dtype).unwrap_or(env.dtype);
+        let want = match param.dtype.as_str() {
+            "A" => env.dtype.arithmetic(),
+            other => DType::from_name(other).unwrap_or(env.dtype),
+        };
         if ty.dtype != want {
             return Err(format!("operand {} must be {want}, got {}", param.name, ty.dtype));
         }

@@ -2,8 +2,8 @@
 
 use super::{arity, elementwise};
 use crate::core::{
-    AttrDef, AttrKind, Attrs, Bits, BuildError, Builder, Gradient, Linearity, NodeId, OpDef, Rule, Scalar, ScalarBody,
-    Semantics, Template, Type, ValueId,
+    AttrDef, AttrKind, Attrs, Bits, BuildError, Builder, DType, Gradient, Linearity, NodeId, OpDef, Rule, Scalar,
+    ScalarBody, Semantics, Template, Type, ValueId,
 };
 
 /// Declares one row: name, scalar, doc, linearity.
@@ -31,7 +31,7 @@ macro_rules! pointwise {
             },
             OpDef {
                 name: "cast",
-                doc: "The nearest value of another element type. Not linear: no reduction crosses it.",
+                doc: "The nearest value of another element type. No reduction crosses it, except where the type is wider.",
                 attrs: &[AttrDef { name: "dtype", kind: AttrKind::Str, required: true }],
                 template: Template::Loop,
                 semantics: Semantics::Primitive(cast),
@@ -94,7 +94,11 @@ fn affine(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
 fn cast(inputs: &[&Type], attrs: &Attrs) -> Result<Rule, String> {
     arity(inputs, 1)?;
     let result = Type { dtype: crate::core::dtype_attr(attrs)?, ..inputs[0].global() };
-    elementwise(inputs, result, ScalarBody::Map(Scalar::Identity), Linearity::None)
+    // Widening is exact, so a sum may pass through it; rounding parts is not rounding their sum.
+    let widens =
+        matches!((inputs[0].dtype, result.dtype), (DType::Bf16, DType::F32 | DType::F64) | (DType::F32, DType::F64));
+    let linear = if widens { Linearity::Joint } else { Linearity::None };
+    elementwise(inputs, result, ScalarBody::Map(Scalar::Identity), linear)
 }
 
 fn cast_gradient(b: &mut Builder, node: NodeId, cots: &[Option<ValueId>]) -> Result<Vec<Option<ValueId>>, BuildError> {

@@ -32,7 +32,7 @@ mod types;
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use parse::parse;
 pub use print::{print, print_function, print_node};
-pub use template::{parse_template, template_header, HeaderParam, TemplateEnv};
+pub use template::{parse_template, template_header, Header, HeaderParam, TemplateEnv};
 
 /// Characters of function and value names.
 pub(crate) fn name_char(c: char) -> bool {

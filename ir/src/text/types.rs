@@ -33,7 +33,7 @@ impl Parser<'_> {
 
     fn dtype(&mut self) -> Parsed<DType> {
         let (name, span) = self.cur.word(word_char, "an element type")?;
-        if let (Some(env), "T") = (self.env, name) {
+        if let (Some(env), "T" | "A") = (self.env, name) {
             return Ok(env.dtype);
         }
         match DType::from_name(name) {

@@ -2,8 +2,8 @@
 
 use super::AutodiffError;
 use autoshard_ir::core::{
-    Attrs, Backward, BuildError, Builder, Def, Function, GradArg, Gradient, Node, NodeId, ParamOf, Semantics, Strategy,
-    Type, ValueId,
+    Attrs, Backward, BuildError, Builder, Def, Function, GradArg, Gradient, Node, NodeId, ParamOf, Scalar, ScalarBody,
+    Semantics, Strategy, Type, ValueId,
 };
 use autoshard_ir::ops;
 use std::collections::{BTreeSet, HashMap};
@@ -270,6 +270,7 @@ fn split(
     for n in &live {
         used.extend(all.node(*n).inputs.iter().copied());
     }
+    let casts = recast(all, forward_nodes, &mut used);
     let is_forward = |v: &ValueId| matches!(all.value(*v).def, Def::Result(n, _) if (n.0 as usize) < forward_nodes);
     let mut forward = f.clone();
     forward.name = format!("{}.fwd", f.name);
@@ -293,12 +294,35 @@ fn split(
     for (r, v) in seeds.iter().filter(|(_, v)| used.contains(v)) {
         add(*v, ParamOf::Cotangent(*r), false, &mut backward);
     }
-    for n in live {
+    for n in casts.into_iter().chain(live) {
         backward.copy_node(all, all.node(n), &mut env);
     }
     backward.results = out.iter().map(|v| env[v]).collect();
     backward.backward = Some(Backward { of: forward.name.clone(), params, results: wanted.to_vec() });
     Pair { forward, backward }
+}
+
+/// Casts of parameters that the backward computes again rather than keeping a copy of the weight: they
+/// leave `used`, and what they read enters.
+fn recast(all: &Function, forward_nodes: usize, used: &mut BTreeSet<ValueId>) -> Vec<NodeId> {
+    let casts_param = |n: &Node| {
+        let param = n.inputs.len() == 1 && matches!(all.value(n.inputs[0]).def, Def::Param(_));
+        let types = || (all.ty(n.inputs[0]).dtype, all.ty(n.results[0]).dtype);
+        let rule = || ops::rule(n.op, &[all.ty(n.inputs[0])], &n.attrs).ok();
+        param && types().0 != types().1 && rule().is_some_and(|r| r.body == Some(ScalarBody::Map(Scalar::Identity)))
+    };
+    let again = |v: &ValueId| match all.value(*v).def {
+        Def::Result(n, _) if (n.0 as usize) < forward_nodes && casts_param(all.node(n)) => Some(n),
+        _ => None,
+    };
+    let casts: BTreeSet<NodeId> = used.iter().filter_map(again).collect();
+    for n in &casts {
+        all.node(*n).results.iter().for_each(|r| {
+            used.remove(r);
+        });
+        used.extend(all.node(*n).inputs.iter().copied());
+    }
+    casts.into_iter().collect()
 }
 
 /// Backward nodes that the results need, in order.

@@ -102,3 +102,6 @@ pub fn fuse(f: &Function, mesh: &Mesh, fusion: &Fusion) -> Result<Vec<Unit>, Low
     }
     Ok(units::finish(drafts))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,6 @@
 //! without a contraction, of more operands, or with a factor that one operand sums alone, are loops.
 
 use super::{loops, Lowering};
-use autoshard_ir::core::DType;
 use autoshard_ir::kernel::{GemmKernel, GemmLoop, Init, KernelBody, Product};
 
 pub fn lower(l: &Lowering) -> Result<KernelBody, String> {
@@ -14,7 +13,7 @@ pub fn lower(l: &Lowering) -> Result<KernelBody, String> {
 
 fn gemm(l: &Lowering) -> Option<Product> {
     let dtype = l.results.first()?.dtype;
-    if l.inputs.len() != 2 || !matches!(dtype, DType::F32 | DType::F64) {
+    if l.inputs.len() != 2 || !dtype.is_float() {
         return None;
     }
     let (sa, sb, sc) = (l.strides(l.inputs[0]), l.strides(l.inputs[1]), l.strides(l.results[0]));

@@ -9,7 +9,7 @@ mod view;
 
 use autoshard_ir::core::{Axis, Factor, Function, Node, Rule, Semantics, Template, Type};
 use autoshard_ir::kernel::{Extent, Kernel, KernelBody};
-use autoshard_ir::{ops, DType, Mesh};
+use autoshard_ir::{ops, Mesh};
 
 /// Why a node has no kernel.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -46,9 +46,6 @@ pub fn lower(f: &Function, node: &Node, mesh: &Mesh) -> Result<Kernel, LowerErro
     let rule = ops::rule(node.op, &inputs, &node.attrs).map_err(fail)?;
     let results: Vec<&Type> = node.results.iter().map(|r| f.ty(*r)).collect();
     let l = Lowering { node, rule, inputs, results, mesh };
-    if let Some(t) = l.inputs.iter().chain(&l.results).find(|t| t.dtype == DType::Bf16) {
-        return Err(fail(format!("{t}: bf16 kernels for the CPU are not implemented; run in f32 or f64")));
-    }
     let body = match node.op.template {
         Template::Loop => loops::lower(&l),
         Template::Gemm => gemm::lower(&l),

@@ -187,7 +187,7 @@ fn attention(k: &AttentionKernel) -> [usize; 5] {
         packed(&[&k.b, &k.t, &k.g, &k.e], k.dtype),
         packed(&[&k.b, &k.t, &k.g, &k.h], k.dtype),
         packed(&[&k.b, &k.s, &k.g, &k.r, &k.h], k.dtype),
-        packed(&[&k.b, &k.s, &k.g, &k.r], k.dtype),
+        packed(&[&k.b, &k.s, &k.g, &k.r], k.dtype.arithmetic()),
     ]
 }
 
