@@ -93,3 +93,51 @@ fn every_operation_round_trips() {
     assert_eq!(m, again);
     assert_eq!(print(&again), text);
 }
+
+/// A composite of bf16 operands computes in f32 and rounds what leaves: each result is the nearest bf16
+/// of what f64 gives for the same operands, and results of type A are not rounded to it.
+#[test]
+fn composites_of_bf16_round_once() {
+    use autoshard_ir::core::Attr;
+    use autoshard_ir::interp::Tensor;
+    use autoshard_ir::text::template_header;
+    let mut seen = 0;
+    for case in cases() {
+        let Semantics::Composite(source) = case.op.semantics else { continue };
+        if case.inputs.iter().chain(&case.outputs).any(|t| t.data.iter().any(|x| x.abs() > 1e6)) {
+            continue; // far from what sixteen bits tell apart
+        }
+        let header = template_header(source).unwrap();
+        let typed = |dtype: DType, arithmetic: DType| {
+            let mut c = case.clone();
+            for (t, h) in c.inputs.iter_mut().zip(&header.params) {
+                let to = match h.dtype.as_str() {
+                    "T" => dtype,
+                    "A" => arithmetic,
+                    _ => continue,
+                };
+                let rounded = t.data.iter().map(|x| DType::Bf16.round(*x)).collect();
+                *t = Tensor::new(Type { dtype: to, ..t.ty.clone() }, rounded);
+            }
+            for (_, a) in c.attrs.0.iter_mut().filter(|(n, _)| n == "dtype") {
+                *a = Attr::Str(dtype.name().to_string());
+            }
+            c.run()
+        };
+        let (narrow, wide) = (typed(DType::Bf16, DType::F32), typed(DType::F64, DType::F64));
+        for (i, (got, want)) in narrow.iter().zip(&wide).enumerate() {
+            let rounded = header.results[i] == "T";
+            assert_eq!(got.ty.dtype, if rounded { DType::Bf16 } else { DType::F32 }, "result {i} of {case}");
+            // Half a unit in the last of eight places, or of f32's arithmetic.
+            let tolerance = if rounded { 1.0 / 256.0 } else { 1e-5 };
+            assert_close(
+                got,
+                &Tensor::new(got.ty.clone(), want.data.clone()),
+                tolerance,
+                &format!("result {i} of {case}"),
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen >= 30, "{seen} results");
+}

@@ -48,6 +48,11 @@ fn accumulate(d: &mut Drafts, id: Id, other: ValueId, product: ValueId) -> bool 
     if !epilogue.is_empty() || !whole || !starts(product, &products) || !d.is_private(product, &[id]) {
         return false;
     }
+    // What only this sum reads need not exist: it joins the sum, which then follows the product.
+    let nests = d.maker(other).and_then(|m| d.get(m)).is_some_and(|g| matches!(g.body, Body::Nests(_)));
+    if nests && d.is_private(other, &[id]) {
+        return false;
+    }
     // A sum of products that nobody else reads is one kernel: the first writes, the others add.
     if let Some(first) = d.maker(other).filter(|m| *m != host) {
         if let Some(Body::Products(before, e)) = d.get(first).map(|g| g.body.clone()) {

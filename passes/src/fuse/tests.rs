@@ -144,6 +144,22 @@ fn sums_start_products_unless_the_product_is_wanted_for_itself() {
 }
 
 #[test]
+fn a_bias_follows_its_product() {
+    let source = "func @f(%x: f32[n=4, d=4], %w: f32[e=4, d], %b: f32[e]) -> (f32[n, e]) {
+  %p = einsum %x, %w {spec=\"n d, e d -> n e\"} : f32[n, e]
+  %wide = broadcast %b {spec=\"e -> n e\", sizes=[4]} : f32[n, e]
+  %y = add %p, %wide : f32[n, e]
+  return %y
+}
+";
+    assert_eq!(kernels(source, &Fusion::ALL), ["einsum broadcast add"]);
+    let m = text::parse(source, "fuse").unwrap();
+    let units = fuse(&m.functions[0], &m.mesh, &Fusion::ALL).unwrap();
+    // x, w, b and y: neither the product nor the wide bias has memory of its own.
+    assert_eq!((units[0].inputs.len(), units[0].results.len()), (3, 1));
+}
+
+#[test]
 fn products_join_where_they_contract_one_operand_alike() {
     let source = "func @f(%x: f32[n=4, d=4], %dy: f32[n, e=4], %w: f32[e, d], %v: f32[e, d]) -> (f32[n, e], f32[n, e], f32[e, d]) {
   %p = einsum %x, %w {spec=\"n d, e d -> n e\"} : f32[n, e]
