@@ -64,9 +64,9 @@ fn in_place(d: &mut Drafts, host: Id) {
         }
         let readers: Vec<usize> = (0..epilogue.len()).filter(|n| !loads(&epilogue[*n], index(v)).is_empty()).collect();
         let [reader] = readers[..] else { continue };
-        let Some(home) = overwrites(&epilogue[reader], index(v)).filter(|w| !later_reads(&epilogue, reader, *w)) else {
-            continue;
-        };
+        // A home for one value only, and not in use before the nest.
+        let free = |w: usize| products.iter().all(|p| p.c != w) && !touched(&epilogue[..reader], w);
+        let Some(home) = overwrites(&epilogue[reader], index(v), free) else { continue };
         products.iter_mut().filter(|p| p.c == index(v)).for_each(|p| p.c = home);
         rename(&mut epilogue[reader], &|b| if b == index(v) { home } else { b });
         gone.push(v);
@@ -83,18 +83,19 @@ fn loads(nest: &LoopKernel, buffer: usize) -> Vec<View> {
     nest.loads().filter(|v| v.buffer == buffer).cloned().collect()
 }
 
-/// The stored value whose elements are exactly those that the nest reads of `buffer`, at each point.
-fn overwrites(nest: &LoopKernel, buffer: usize) -> Option<usize> {
+/// The stored value, of those that are `free`, whose elements are exactly those that the nest reads of
+/// `buffer`, at each point.
+fn overwrites(nest: &LoopKernel, buffer: usize, free: impl Fn(usize) -> bool) -> Option<usize> {
     let key = |v: &View| (v.offset, v.strides.clone(), v.dtype);
     let read: Vec<_> = loads(nest, buffer).iter().map(key).collect();
-    let candidates = nest.stores.iter().map(|s| s.view.buffer);
-    candidates.into_iter().find(|w| {
+    let mut candidates = nest.stores.iter().map(|s| s.view.buffer).filter(|w| free(*w));
+    candidates.find(|w| {
         let written: Vec<_> = nest.stores.iter().filter(|s| s.view.buffer == *w).map(|s| key(&s.view)).collect();
         written.len() == read.len() && read.iter().all(|r| written.contains(r))
     })
 }
 
-/// Whether a nest before `at` touches the buffer (one after it may: it is then what `at` stored).
-fn later_reads(epilogue: &[LoopKernel], at: usize, buffer: usize) -> bool {
-    epilogue[..at].iter().any(|n| !loads(n, buffer).is_empty() || n.stores.iter().any(|s| s.view.buffer == buffer))
+/// Whether a nest reads or writes the buffer.
+fn touched(nests: &[LoopKernel], buffer: usize) -> bool {
+    nests.iter().any(|n| !loads(n, buffer).is_empty() || n.stores.iter().any(|s| s.view.buffer == buffer))
 }

@@ -160,6 +160,25 @@ fn a_bias_follows_its_product() {
 }
 
 #[test]
+fn two_products_never_share_a_home() {
+    let source = "func @f(%x: f32[n=4, d=4], %w: f32[e=4, d], %v: f32[e, d], %b: f32[e]) -> (f32[n, e], f32[n, e]) {
+  %p = einsum %x, %w {spec=\"n d, e d -> n e\"} : f32[n, e]
+  %q = einsum %x, %v {spec=\"n d, e d -> n e\"} : f32[n, e]
+  %wide = broadcast %b {spec=\"e -> n e\", sizes=[4]} : f32[n, e]
+  %y = add %p, %wide : f32[n, e]
+  %z = mul %y, %q : f32[n, e]
+  return %y, %z
+}
+";
+    assert_eq!(kernels(source, &Fusion::ALL), ["einsum einsum broadcast add mul"]);
+    let m = text::parse(source, "fuse").unwrap();
+    let units = fuse(&m.functions[0], &m.mesh, &Fusion::ALL).unwrap();
+    let Work::Kernel(k) = &units[0].work else { panic!("{:?}", units[0].work) };
+    let autoshard_ir::kernel::KernelBody::Gemm(g) = &k.body else { panic!("{:?}", k.body) };
+    assert_ne!(g.products[0].c, g.products[1].c);
+}
+
+#[test]
 fn products_join_where_they_contract_one_operand_alike() {
     let source = "func @f(%x: f32[n=4, d=4], %dy: f32[n, e=4], %w: f32[e, d], %v: f32[e, d]) -> (f32[n, e], f32[n, e], f32[e, d]) {
   %p = einsum %x, %w {spec=\"n d, e d -> n e\"} : f32[n, e]
