@@ -33,6 +33,16 @@ pub enum SpanError {
         /// Results.
         results: usize,
     },
+    /// Products and nests of one kernel that undo each other.
+    #[error("kernel {kernel}: {what} buffer {buffer}")]
+    Order {
+        /// Kernel.
+        kernel: String,
+        /// What happens.
+        what: &'static str,
+        /// Position of the buffer.
+        buffer: usize,
+    },
     /// A result that the kernel does not write.
     #[error("kernel {kernel} never stores its buffer {buffer}")]
     NoStore {
@@ -163,7 +173,22 @@ fn loops(kernel: &Kernel, nests: &[LoopKernel]) -> Result<Vec<usize>, SpanError>
 
 fn gemm(kernel: &Kernel, k: &GemmKernel) -> Result<Vec<usize>, SpanError> {
     let mut spans = Spans::new(kernel);
+    let wrong = |what, buffer| Err(SpanError::Order { kernel: kernel.name.clone(), what, buffer });
+    let mut written = vec![false; kernel.operands + kernel.results];
     for p in &k.products {
+        match (p.init, written.get(p.c)) {
+            (Init::Result, Some(false)) => return wrong("a product adds to what nothing has written in", p.c),
+            (Init::Zero | Init::Operand(_), Some(true)) => return wrong("two products write", p.c),
+            _ => {}
+        }
+        for read in [p.a, p.b] {
+            if read >= kernel.operands {
+                return wrong("a product reads its own kernel's", read);
+            }
+        }
+        if let Some(w) = written.get_mut(p.c) {
+            *w = true;
+        }
         // A buffer is walked by the loops that its index has; an empty reduction still writes zeros.
         let a = bytes(extent(0, p.loops().map(|l| (l.extent.size, l.a))), p.dtype);
         let b = bytes(extent(0, p.loops().map(|l| (l.extent.size, l.b))), p.dtype);
@@ -176,7 +201,18 @@ fn gemm(kernel: &Kernel, k: &GemmKernel) -> Result<Vec<usize>, SpanError> {
         }
         spans.touch("stores", p.c, c)?;
     }
-    k.epilogue.iter().try_for_each(|k| spans.nest(k))?;
+    for nest in &k.epilogue {
+        let early = nest.loads().find(|v| v.buffer >= kernel.operands && written.get(v.buffer) == Some(&false));
+        if let Some(v) = early {
+            return wrong("a nest reads what nothing has written in", v.buffer);
+        }
+        spans.nest(nest)?;
+        nest.stores.iter().for_each(|s| {
+            if let Some(w) = written.get_mut(s.view.buffer) {
+                *w = true;
+            }
+        });
+    }
     spans.finish()
 }
 

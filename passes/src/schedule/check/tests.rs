@@ -360,3 +360,36 @@ fn spans_of_templates() {
     };
     assert_eq!(bytes(2, 1, KernelBody::Gemm(GemmKernel::single(gemm))), [21, 35, 15]);
 }
+
+#[test]
+fn products_and_nests_of_one_kernel_are_checked() {
+    let one = |size, a, b, c| vec![GemmLoop { extent: extent(size), a, b, c }];
+    let product = |c, init| Product {
+        a: 0,
+        b: 1,
+        c,
+        init,
+        batch: vec![],
+        m: one(3, 7, 0, 5),
+        n: one(5, 0, 1, 1),
+        k: one(7, 1, 5, 0),
+        dtype: DType::F32,
+    };
+    let nest = |from, to| LoopKernel {
+        loops: vec![extent(15)],
+        instrs: vec![Instr { op: LoopOp::Load(view(from, 0, 1)), args: vec![], dtype: DType::F32, uniform: false }],
+        stores: vec![Store { view: view(to, 0, 1), reg: 0, combine: None }],
+    };
+    let spans = |results, products: Vec<Product>, epilogue: Vec<LoopKernel>| {
+        let k = kernel("products", 2, results, KernelBody::Gemm(GemmKernel { products, epilogue }));
+        span::spans(&k).map_err(|e| e.to_string())
+    };
+    assert!(spans(1, vec![product(2, Init::Zero), product(2, Init::Result)], vec![nest(2, 2)]).is_ok());
+    let e = spans(1, vec![product(2, Init::Zero), product(2, Init::Zero)], vec![]).unwrap_err();
+    assert_eq!(e, "kernel products: two products write buffer 2");
+    let e = spans(1, vec![product(2, Init::Result)], vec![]).unwrap_err();
+    assert_eq!(e, "kernel products: a product adds to what nothing has written in buffer 2");
+    let e = spans(2, vec![product(2, Init::Zero)], vec![nest(3, 3)]).unwrap_err();
+    assert_eq!(e, "kernel products: a nest reads what nothing has written in buffer 3");
+    assert!(spans(2, vec![product(2, Init::Zero)], vec![nest(2, 3)]).is_ok());
+}
