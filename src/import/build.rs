@@ -118,8 +118,8 @@ impl ModelBuilder<'_> {
         Type { dtype, ..ty }
     }
 
-    /// A parameter as computations take it: cast from its master where that has another type. (Norms take
-    /// the master itself.)
+    /// A parameter as computations take it: cast from its master where that has another type. (Norms and
+    /// the embedding take the master itself.)
     fn copy(&self, b: &mut Builder, w: ValueId) -> Result<ValueId, BuildError> {
         if b.ty(w).dtype == self.shape.dtype {
             return Ok(w);
@@ -148,8 +148,9 @@ impl ModelBuilder<'_> {
         let tokens = f.add_param(TOKENS, self.ids(), false);
         let table = f.add_param("embed", self.param_type(Role::Embed), true);
         let mut b = Builder::new(&mut f);
-        let table = self.copy(&mut b, table)?;
+        // Rows of the master are rounded, not the whole table; and its gradient adds up in its type.
         let x = b.op("x", "gather", &[table, tokens], Attrs::new())?;
+        let x = self.copy(&mut b, x)?;
         f.results = vec![x];
         Ok(f)
     }

@@ -53,8 +53,10 @@ fn join(producer: &LoopKernel, consumer: &LoopKernel) -> Option<LoopKernel> {
         return None;
     }
     let mut nest = LoopKernel { loops: consumer.loops.clone(), instrs: Vec::new(), stores: Vec::new() };
+    // A producer whose lane is a row loop of the consumer has one number a row.
+    let by_row = places.last().is_some_and(|lane| *lane + 1 < consumer.loops.len());
     for i in &producer.instrs {
-        nest.instrs.push(spread(i, &places, nest.loops.len(), wider));
+        nest.instrs.push(spread(i, &places, nest.loops.len(), by_row));
     }
     for s in &producer.stores {
         let mut s = s.clone();
@@ -122,9 +124,9 @@ fn doubles(k: &LoopKernel) -> bool {
     k.instrs.iter().any(|i| !i.uniform && i.dtype == DType::F64) || k.stores.iter().any(|s| s.view.dtype == DType::F64)
 }
 
-/// Whether the nest can be one number a row of a larger nest, and compute the same bits: numbers of a
-/// row are computed in f64 and then rounded, which is exact for these functions when they are f64, and
-/// for one sum or product in f32.
+/// Whether the nest is cheap enough to be computed again for every row of a larger one, and computes the
+/// same bits as one number a row: those are computed in f64 and then rounded, which is exact for these
+/// functions.
 fn rowwise(k: &LoopKernel) -> bool {
     let exact = |i: &Instr| match &i.op {
         LoopOp::Load(_) | LoopOp::Const(_) => true,
@@ -144,10 +146,10 @@ fn moved(strides: &[usize], places: &[usize], loops: usize) -> Vec<usize> {
     out
 }
 
-/// An instruction of the producer in the joined nest; `wider`: it has become one number a row.
-fn spread(i: &Instr, places: &[usize], loops: usize, wider: bool) -> Instr {
+/// An instruction of the producer in the joined nest; `by_row`: it has become one number a row.
+fn spread(i: &Instr, places: &[usize], loops: usize, by_row: bool) -> Instr {
     let mut out = i.clone();
-    out.uniform |= wider;
+    out.uniform |= by_row;
     match &mut out.op {
         LoopOp::Load(v) => v.strides = moved(&v.strides, places, loops),
         LoopOp::Random(_, s) => *s = moved(s, places, loops),

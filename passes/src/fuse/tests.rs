@@ -178,6 +178,47 @@ fn two_products_never_share_a_home() {
     assert_ne!(g.products[0].c, g.products[1].c);
 }
 
+/// Whether every register says truly if it is one number a row: its loads stand still along the lane, or
+/// it is reduced, or all that it is made of is so.
+fn marks_are_true(k: &Kernel) -> bool {
+    let autoshard_ir::kernel::KernelBody::Loop(nests) = &k.body else { panic!("{:?}", k.body) };
+    nests.iter().all(|n| {
+        let mut uniform: Vec<bool> = Vec::new();
+        for i in &n.instrs {
+            use autoshard_ir::kernel::LoopOp::*;
+            uniform.push(match &i.op {
+                Load(v) => v.strides.last() == Some(&0),
+                Const(_) | Reduce(_) => true,
+                Index(l) | Table(l, _) => l + 1 < n.loops.len(),
+                Random(_, s) => s.last() == Some(&0),
+                Map(_) => i.args.iter().all(|a| uniform[*a]),
+            });
+        }
+        n.instrs.iter().zip(uniform).all(|(i, u)| i.uniform == u)
+    })
+}
+
+#[test]
+fn a_lane_that_stays_a_lane_is_no_number_a_row() {
+    for (from, spec, sizes) in [("e", "e -> n e", "4"), ("n", "n -> n e", "8")] {
+        let source = format!(
+            "func @f(%x: f32[n=4, e=8], %b: f32[{from}={}]) -> (f32[n, e]) {{
+  %h = neg %b : f32[{from}]
+  %wide = broadcast %h {{spec=\"{spec}\", sizes=[{sizes}]}} : f32[n, e]
+  %y = add %x, %wide : f32[n, e]
+  return %y
+}}
+",
+            if from == "e" { 8 } else { 4 }
+        );
+        assert_eq!(kernels(&source, &LOOPS), ["neg broadcast add"]);
+        let m = text::parse(&source, "fuse").unwrap();
+        let units = fuse(&m.functions[0], &m.mesh, &LOOPS).unwrap();
+        let Work::Kernel(k) = &units[0].work else { panic!("{:?}", units[0].work) };
+        assert!(marks_are_true(k), "{from}: {:?}", k.body);
+    }
+}
+
 #[test]
 fn products_join_where_they_contract_one_operand_alike() {
     let source = "func @f(%x: f32[n=4, d=4], %dy: f32[n, e=4], %w: f32[e, d], %v: f32[e, d]) -> (f32[n, e], f32[n, e], f32[e, d]) {
