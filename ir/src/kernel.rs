@@ -98,6 +98,28 @@ impl Kernel {
         }
         out
     }
+
+    /// Whether the buffer of an operand may also be that of a result, `result` counted among the
+    /// results: then every element is read before it is written, and only there.
+    ///
+    /// In a Loop kernel the one nest that writes the result is the only one that reads the operand, its
+    /// stores combine nothing, and each of its loads has the view of one of these stores. A store
+    /// reaches an element at most once, so whoever writes an element is the one who has read it.
+    /// (`rope` reads two halves and writes two halves at the same index.) In a product the operand is
+    /// what the result is added to, and nothing else.
+    pub fn may_overwrite(&self, operand: usize, result: usize) -> bool {
+        let result = self.operands + result;
+        match &self.body {
+            KernelBody::Loop(nests) => {
+                let others = nests.iter().filter(|k| !k.stores_to(result));
+                nests.iter().filter(|k| k.stores_to(result)).count() == 1
+                    && others.flat_map(LoopKernel::loads).all(|v| v.buffer != operand)
+                    && nests.iter().all(|k| k.may_overwrite(operand, result))
+            }
+            KernelBody::Gemm(k) => k.adds_in_place(operand, result),
+            _ => false,
+        }
+    }
 }
 
 /// Bytes by buffer of what nests and products touch. Views of one buffer that differ touch different
@@ -183,6 +205,27 @@ impl LoopKernel {
             LoopOp::Load(view) => Some(view),
             _ => None,
         })
+    }
+
+    fn stores_to(&self, buffer: usize) -> bool {
+        self.stores.iter().any(|s| s.view.buffer == buffer)
+    }
+
+    /// Whether this nest reads of `operand` only what it writes of `result` at the same index.
+    fn may_overwrite(&self, operand: usize, result: usize) -> bool {
+        let stores: Vec<&Store> = self.stores.iter().filter(|s| s.view.buffer == result).collect();
+        let mut loads = self.loads().filter(|v| v.buffer == operand);
+        stores.is_empty()
+            || stores.iter().all(|s| s.combine.is_none())
+                && loads.all(|l| stores.iter().any(|s| self.same_elements(l, &s.view)))
+    }
+
+    /// Whether two views reach the same bytes at every index.
+    fn same_elements(&self, a: &View, b: &View) -> bool {
+        let strides = |v: &View| -> Vec<usize> {
+            self.loops.iter().zip(&v.strides).filter(|(l, _)| l.size > 1).map(|(_, s)| *s).collect()
+        };
+        a.offset == b.offset && a.dtype.bytes() == b.dtype.bytes() && strides(a) == strides(b)
     }
 }
 
@@ -293,6 +336,16 @@ impl GemmKernel {
     pub fn single(product: Product) -> GemmKernel {
         GemmKernel { products: vec![product], epilogue: Vec::new() }
     }
+
+    /// Whether one product adds to this operand and nothing else reads it.
+    fn adds_in_place(&self, operand: usize, result: usize) -> bool {
+        let reads = |p: &Product| [p.a, p.b].contains(&operand) || (p.init == Init::Operand(operand) && p.c != result);
+        let first = self.products.iter().position(|p| p.c == result);
+        first.is_some_and(|i| self.products[i].init == Init::Operand(operand))
+            && self.products.iter().filter(|p| p.init == Init::Operand(operand)).count() == 1
+            && !self.products.iter().any(reads)
+            && self.epilogue.iter().flat_map(LoopKernel::loads).all(|v| v.buffer != operand)
+    }
 }
 
 /// One loop of a product with its strides (0 where absent).
@@ -375,4 +428,96 @@ pub struct CopyBox {
     /// Loops: size, stride in the operand, stride in the result. Sizes are padded local sizes:
     /// tails are copied along.
     pub loops: Vec<(usize, usize, usize)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(size: usize) -> Extent {
+        Extent { name: "d".into(), size, global: size, axes: vec![] }
+    }
+
+    fn view(buffer: usize, offset: usize, strides: &[usize]) -> View {
+        View { buffer, dtype: DType::F32, offset, strides: strides.to_vec() }
+    }
+
+    /// Adds all loads into every store, over `loops`.
+    fn nest(loops: &[usize], loads: Vec<View>, stores: Vec<View>) -> LoopKernel {
+        let instr = |op, args| Instr { op, args, dtype: DType::F32, uniform: false };
+        let n = loads.len();
+        let mut instrs: Vec<Instr> = loads.into_iter().map(|v| instr(LoopOp::Load(v), vec![])).collect();
+        instrs.push(instr(LoopOp::Map(Scalar::Add), (0..n).collect()));
+        let stores = stores.into_iter().map(|view| Store { view, reg: n, combine: None }).collect();
+        LoopKernel { loops: loops.iter().map(|n| extent(*n)).collect(), instrs, stores }
+    }
+
+    fn kernel(operands: usize, results: usize, body: KernelBody) -> Kernel {
+        Kernel { name: "k".into(), operands, results, flops: 0.0, bytes: 0.0, body }
+    }
+
+    #[test]
+    fn what_is_read_where_it_is_written_may_be_overwritten() {
+        let row = [4, 8];
+        let one = |load: View, store: View| kernel(1, 1, KernelBody::Loop(vec![nest(&row, vec![load], vec![store])]));
+        assert!(one(view(0, 0, &[8, 1]), view(1, 0, &[8, 1])).may_overwrite(0, 0));
+        // Transposed, shifted, one row for all.
+        assert!(!one(view(0, 0, &[1, 4]), view(1, 0, &[8, 1])).may_overwrite(0, 0));
+        assert!(!one(view(0, 1, &[8, 1]), view(1, 0, &[8, 1])).may_overwrite(0, 0));
+        assert!(!one(view(0, 0, &[0, 1]), view(1, 0, &[8, 1])).may_overwrite(0, 0));
+        // Strides of a loop of one entry mean nothing.
+        let flat = nest(&[1, 8], vec![view(0, 0, &[0, 1])], vec![view(1, 0, &[8, 1])]);
+        assert!(kernel(1, 1, KernelBody::Loop(vec![flat])).may_overwrite(0, 0));
+        // A wider element.
+        let mut wide = view(1, 0, &[8, 1]);
+        wide.dtype = DType::F64;
+        assert!(!one(view(0, 0, &[8, 1]), wide).may_overwrite(0, 0));
+    }
+
+    #[test]
+    fn halves_may_be_overwritten_in_either_order() {
+        let half = |buffer, offset| view(buffer, offset, &[8, 1]);
+        let rope = nest(&[4, 4], vec![half(0, 0), half(0, 4)], vec![half(1, 4), half(1, 0)]);
+        assert!(kernel(1, 1, KernelBody::Loop(vec![rope])).may_overwrite(0, 0));
+        // The other half is read after it may have been written by another index.
+        let mixed = nest(&[4, 4], vec![half(0, 0), view(0, 5, &[8, 1])], vec![half(1, 4), half(1, 0)]);
+        assert!(!kernel(1, 1, KernelBody::Loop(vec![mixed])).may_overwrite(0, 0));
+    }
+
+    #[test]
+    fn sums_and_other_readers_forbid_it() {
+        let (load, store) = (view(0, 0, &[1]), view(1, 0, &[1]));
+        let mut sum = nest(&[8], vec![load.clone()], vec![store.clone()]);
+        sum.stores[0].combine = Some(BinaryMonoid::Sum);
+        assert!(!kernel(1, 1, KernelBody::Loop(vec![sum])).may_overwrite(0, 0));
+        let copy = nest(&[8], vec![load.clone()], vec![store]);
+        let other = nest(&[8], vec![load], vec![view(2, 0, &[1])]);
+        let both = kernel(1, 2, KernelBody::Loop(vec![copy, other]));
+        assert!(!both.may_overwrite(0, 0) && !both.may_overwrite(0, 1));
+    }
+
+    #[test]
+    fn a_product_may_add_to_its_operand() {
+        let side = |n, a, b, c| vec![GemmLoop { extent: extent(n), a, b, c }];
+        let product = |a, b, init| Product {
+            a,
+            b,
+            c: 3,
+            init,
+            batch: vec![],
+            m: side(3, 7, 0, 5),
+            n: side(5, 0, 1, 1),
+            k: side(7, 1, 5, 0),
+            dtype: DType::F32,
+        };
+        let gemm = |products, epilogue| kernel(3, 1, KernelBody::Gemm(GemmKernel { products, epilogue }));
+        assert!(gemm(vec![product(0, 1, Init::Operand(2))], vec![]).may_overwrite(2, 0));
+        let twice = vec![product(0, 1, Init::Operand(2)), product(0, 1, Init::Result)];
+        assert!(gemm(twice, vec![]).may_overwrite(2, 0));
+        assert!(!gemm(vec![product(0, 1, Init::Zero)], vec![]).may_overwrite(2, 0));
+        assert!(!gemm(vec![product(0, 1, Init::Operand(2))], vec![]).may_overwrite(0, 0));
+        assert!(!gemm(vec![product(2, 1, Init::Operand(2))], vec![]).may_overwrite(2, 0));
+        let reads = nest(&[3, 5], vec![view(2, 0, &[5, 1])], vec![view(3, 0, &[5, 1])]);
+        assert!(!gemm(vec![product(0, 1, Init::Operand(2))], vec![reads]).may_overwrite(2, 0));
+    }
 }

@@ -79,14 +79,21 @@ pub enum Step {
         /// Operands, then results.
         buffers: Vec<Buf>,
     },
-    /// Communicates.
-    Collective {
+    /// Begins to communicate. Until the [`Step::Wait`] nothing else writes the input, and nothing else
+    /// touches the output, except that a later issue may read it: a rank's communication runs in the
+    /// order of its issues. [`CollectiveKind::Local`] does no communication and is complete at once.
+    Issue {
         /// Index in [`Program::collectives`].
         collective: usize,
         /// Read.
         input: Buf,
         /// Written; never the input.
         output: Buf,
+    },
+    /// Waits until an issue is complete. Every issue has one wait, in the same function.
+    Wait {
+        /// Position of the [`Step::Issue`] in the function's steps.
+        issue: usize,
     },
     /// Runs another function.
     Call {
@@ -119,6 +126,9 @@ pub struct ProgramFunction {
     pub results: Vec<(String, Type)>,
     /// For a result that lives in a parameter's buffer (an update in place): that parameter.
     pub in_place: Vec<Option<usize>>,
+    /// Per parameter, whether the function may overwrite it as it does its frame: no caller reads the
+    /// argument again. Never a parameter of the entry, nor one that holds a result.
+    pub consumed: Vec<bool>,
     /// Bytes of the frame.
     pub frame: usize,
     /// Steps in order.

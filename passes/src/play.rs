@@ -1,13 +1,17 @@
 //! Play: the communication of all ranks with rendezvous semantics, before anything runs.
 //!
-//! A rank's next event completes when every rank of its group stands at an event over the same
-//! axes; kinds and sizes must then agree. The play is linear in the number of events of all ranks:
-//! a rank waits in at most one group, so arrivals are only counted.
+//! A rank issues events and waits for them; issued events complete in the order of their issues, each
+//! when every rank of its group stands at an event over the same axes; kinds and sizes must then
+//! agree. A rank that waits issues nothing until the event is complete. The play is linear in the
+//! number of events of all ranks: a rank stands in at most one group, so arrivals are only counted.
+
+#[cfg(test)]
+mod tests;
 
 use autoshard_ir::core::Axis;
-use autoshard_ir::program::{CollectiveKind, Program, Step};
+use autoshard_ir::program::{Collective, CollectiveKind, Program, Step};
 use autoshard_ir::Mesh;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 
 /// Coordinates per axis that [`verify`] keeps: a first, a middle and a last rank.
@@ -33,6 +37,15 @@ impl fmt::Display for Event {
         let axes: Vec<&str> = self.axes.iter().map(Axis::name).collect();
         write!(f, "{} {} over {}", self.kind.name(), self.name, axes.join("·"))
     }
+}
+
+/// What a rank does, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// Issues an event.
+    Issue(Event),
+    /// Waits for the rank's n-th event, counted from 0.
+    Wait(usize),
 }
 
 /// What a play that ended did.
@@ -69,6 +82,16 @@ pub enum PlayError {
         /// Axis.
         axis: Axis,
         /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A rank waits for what is not under way, or does not wait for what is.
+    #[error("rank {rank}: {problem} event {event}")]
+    Waits {
+        /// Rank.
+        rank: usize,
+        /// Position of the event among the rank's.
+        event: usize,
+        /// What is wrong.
         problem: &'static str,
     },
     /// Two ranks meet with different events.
@@ -136,66 +159,92 @@ fn stuck(waits: &[Wait], finished: bool) -> String {
     out
 }
 
-/// The communication of the entry in order, with calls inlined. Sizes are those of the program's
-/// mesh. Steps that [`crate::schedule::check`] rejects (bad indices, recursion) contribute nothing.
-pub fn events(program: &Program) -> Vec<Event> {
+/// What a rank issues and waits for, in order, with the calls of the entry inlined. Sizes are those of
+/// the program's mesh. Steps that [`crate::schedule::check`] rejects (bad indices, recursion)
+/// contribute nothing.
+pub fn moves(program: &Program) -> Vec<Move> {
     let mut done = HashMap::new();
     inline(program, program.entry, &mut done);
     done.remove(&program.entry).unwrap_or_default()
 }
 
-/// Fills `done` with the events of a function and of what it calls.
-fn inline(program: &Program, function: usize, done: &mut HashMap<usize, Vec<Event>>) {
+/// Fills `done` with the moves of a function and of what it calls; events are counted from the
+/// function's first.
+fn inline(program: &Program, function: usize, done: &mut HashMap<usize, Vec<Move>>) {
     let Some(f) = program.functions.get(function) else {
         return;
     };
     done.insert(function, Vec::new()); // a recursive call sees no events
-    let mut out = Vec::new();
-    for step in &f.steps {
+    let mut out: Vec<Move> = Vec::new();
+    let mut issued = 0;
+    let mut events = HashMap::new(); // by step
+    for (at, step) in f.steps.iter().enumerate() {
         match step {
             Step::Call { function, .. } => {
                 if !done.contains_key(function) {
                     inline(program, *function, done);
                 }
-                out.extend(done.get(function).into_iter().flatten().cloned());
-            }
-            Step::Collective { collective, .. } => {
-                let Some(c) = program.collectives.get(*collective) else {
-                    continue;
-                };
-                if c.kind != CollectiveKind::Local {
-                    out.push(Event {
-                        kind: c.kind,
-                        axes: c.axes.clone(),
-                        bytes_in: program.mesh.local_bytes(&c.from),
-                        bytes_out: program.mesh.local_bytes(&c.to),
-                        name: c.name.clone(),
+                let first = issued;
+                for m in done.get(function).into_iter().flatten() {
+                    issued += usize::from(matches!(m, Move::Issue(_)));
+                    out.push(match m {
+                        Move::Issue(e) => Move::Issue(e.clone()),
+                        Move::Wait(n) => Move::Wait(first + n),
                     });
                 }
             }
+            Step::Issue { collective, .. } => {
+                if let Some(event) = program.collectives.get(*collective).and_then(|c| Event::new(program, c)) {
+                    events.insert(at, issued);
+                    issued += 1;
+                    out.push(Move::Issue(event));
+                }
+            }
+            Step::Wait { issue } => out.extend(events.get(issue).map(|n| Move::Wait(*n))),
             Step::Kernel { .. } | Step::Copy { .. } => {}
         }
     }
     done.insert(function, out);
 }
 
+impl Event {
+    /// The event of a collective, unless it is a local move.
+    fn new(program: &Program, c: &Collective) -> Option<Event> {
+        (c.kind != CollectiveKind::Local).then(|| Event {
+            kind: c.kind,
+            axes: c.axes.clone(),
+            bytes_in: program.mesh.local_bytes(&c.from),
+            bytes_out: program.mesh.local_bytes(&c.to),
+            name: c.name.clone(),
+        })
+    }
+}
+
 /// Plays the program on all ranks of its mesh, cut to at most three coordinates per axis; sizes stay
 /// those of the full mesh. Axes over which nothing communicates are cut to one coordinate: ranks
 /// that differ on them alone never meet and do the same.
 pub fn verify(program: &Program) -> Result<PlayReport, PlayError> {
-    let events = events(program);
-    let used: std::collections::HashSet<&Axis> = events.iter().flat_map(|e| &e.axes).collect();
+    let moves = moves(program);
+    let used: HashSet<&Axis> = events(&moves).flat_map(|e| &e.axes).collect();
     let cut = |(axis, size): &(Axis, usize)| {
         let most = if used.contains(axis) { COORDINATES } else { 1 };
         (axis.clone(), (*size).min(most))
     };
     let mesh = Mesh { axes: program.mesh.axes.iter().map(cut).collect() };
-    play(&mesh, &vec![events.as_slice(); mesh.ranks()])
+    play(&mesh, &vec![moves.as_slice(); mesh.ranks()])
 }
 
-/// Plays one list of events per rank.
-pub fn play<E: AsRef<[Event]>>(mesh: &Mesh, per_rank: &[E]) -> Result<PlayReport, PlayError> {
-    let lists: Vec<&[Event]> = per_rank.iter().map(AsRef::as_ref).collect();
+/// The events among moves.
+fn events(moves: &[Move]) -> impl Iterator<Item = &Event> {
+    moves.iter().filter_map(|m| match m {
+        Move::Issue(event) => Some(event),
+        Move::Wait(_) => None,
+    })
+}
+
+/// Plays one list of moves per rank.
+pub fn play<E: AsRef<[Move]>>(mesh: &Mesh, per_rank: &[E]) -> Result<PlayReport, PlayError> {
+    let lists: Vec<&[Move]> = per_rank.iter().map(AsRef::as_ref).collect();
     if lists.len() != mesh.ranks() {
         return Err(PlayError::Ranks { mesh: mesh.to_string(), ranks: mesh.ranks(), lists: lists.len() });
     }
@@ -229,41 +278,57 @@ impl Groups {
     }
 }
 
+/// A rank in the middle of the play.
+#[derive(Clone, Default)]
+struct Rank {
+    /// Moves made.
+    at: usize,
+    /// Events issued.
+    issued: usize,
+    /// Events completed.
+    done: usize,
+    /// Whether the group of its next event knows that it is there.
+    arrived: bool,
+}
+
+/// A list of moves; ranks with the same list share it.
+struct List<'a> {
+    moves: &'a [Move],
+    /// Its events, with the position of their axes in [`Player::groups`].
+    events: Vec<(&'a Event, usize)>,
+}
+
 struct Player<'a> {
-    /// Events by rank.
-    lists: Vec<&'a [Event]>,
-    /// Distinct lists as positions in `groups`, by event.
-    axes: Vec<Vec<usize>>,
-    /// Position in `axes` by rank: ranks with the same list share it.
-    axes_of: Vec<usize>,
+    lists: Vec<List<'a>>,
+    /// Position in `lists` by rank.
+    list_of: Vec<usize>,
     groups: Vec<Groups>,
-    /// Position of each rank in its list.
-    at: Vec<usize>,
+    ranks: Vec<Rank>,
     report: PlayReport,
 }
 
 impl<'a> Player<'a> {
-    fn new(mesh: &Mesh, lists: Vec<&'a [Event]>) -> Result<Player<'a>, PlayError> {
+    fn new(mesh: &Mesh, per_rank: Vec<&'a [Move]>) -> Result<Player<'a>, PlayError> {
+        let ranks = per_rank.len();
         let mut player = Player {
-            at: vec![0; lists.len()],
-            axes: Vec::new(),
-            axes_of: Vec::new(),
+            lists: Vec::new(),
+            list_of: Vec::new(),
             groups: Vec::new(),
-            report: PlayReport { ranks: lists.len(), ..PlayReport::default() },
-            lists,
+            ranks: vec![Rank::default(); ranks],
+            report: PlayReport { ranks, ..PlayReport::default() },
         };
         let mut known: HashMap<&'a [Axis], usize> = HashMap::new();
-        let mut shared: HashMap<(*const Event, usize), usize> = HashMap::new();
-        for rank in 0..player.lists.len() {
-            let list = player.lists[rank];
-            let next = player.axes.len();
-            let index = *shared.entry((list.as_ptr(), list.len())).or_insert(next);
-            player.axes_of.push(index);
+        let mut shared: HashMap<(*const Move, usize), usize> = HashMap::new();
+        for (rank, moves) in per_rank.into_iter().enumerate() {
+            let next = player.lists.len();
+            let index = *shared.entry((moves.as_ptr(), moves.len())).or_insert(next);
+            player.list_of.push(index);
             if index < next {
                 continue;
             }
-            let mut positions = Vec::with_capacity(list.len());
-            for event in list {
+            check_waits(rank, moves)?;
+            let mut list = List { moves, events: Vec::new() };
+            for event in events(moves) {
                 let position = match known.get(event.axes.as_slice()) {
                     Some(p) => *p,
                     None => {
@@ -273,24 +338,42 @@ impl<'a> Player<'a> {
                         player.groups.len() - 1
                     }
                 };
-                positions.push(position);
+                list.events.push((event, position));
             }
-            player.axes.push(positions);
+            player.lists.push(list);
         }
         Ok(player)
     }
 
-    /// The position in `groups` of the event at which a rank stands; `None` when it has finished.
-    fn standing(&self, rank: usize) -> Option<usize> {
-        self.axes[self.axes_of[rank]].get(self.at[rank]).copied()
+    /// The event that a rank's communication has come to, and the position of its axes; `None` when it
+    /// has finished: a rank that waits, waits for an event that it has issued.
+    fn standing(&self, rank: usize) -> Option<(&'a Event, usize)> {
+        let r = &self.ranks[rank];
+        (r.done < r.issued).then(|| self.lists[self.list_of[rank]].events[r.done])
+    }
+
+    /// Makes moves up to a wait for an event that is not complete.
+    fn advance(&mut self, rank: usize) {
+        let moves = self.lists[self.list_of[rank]].moves;
+        let r = &mut self.ranks[rank];
+        while let Some(m) = moves.get(r.at) {
+            match m {
+                Move::Issue(_) => r.issued += 1,
+                Move::Wait(n) if *n >= r.done => return,
+                Move::Wait(_) => {}
+            }
+            r.at += 1;
+        }
     }
 
     fn run(&mut self) -> Result<(), PlayError> {
-        let mut moved: VecDeque<usize> = (0..self.lists.len()).collect();
+        let mut moved: VecDeque<usize> = (0..self.ranks.len()).collect();
         while let Some(rank) = moved.pop_front() {
-            let Some(axes) = self.standing(rank) else {
+            self.advance(rank);
+            let Some((_, axes)) = self.standing(rank).filter(|_| !self.ranks[rank].arrived) else {
                 continue;
             };
+            self.ranks[rank].arrived = true;
             let groups = &mut self.groups[axes];
             let group = groups.of[rank];
             groups.arrived[group] += 1;
@@ -298,7 +381,8 @@ impl<'a> Player<'a> {
                 groups.arrived[group] = 0;
                 self.meet(axes, group)?;
                 for member in &self.groups[axes].members[group] {
-                    self.at[*member] += 1;
+                    self.ranks[*member].done += 1;
+                    self.ranks[*member].arrived = false;
                     moved.push_back(*member);
                 }
             }
@@ -309,7 +393,7 @@ impl<'a> Player<'a> {
     /// All members of a group are there: their events must agree.
     fn meet(&mut self, axes: usize, group: usize) -> Result<(), PlayError> {
         let members = &self.groups[axes].members[group];
-        let event = |rank: usize| &self.lists[rank][self.at[rank]];
+        let event = |rank: usize| self.lists[self.list_of[rank]].events[self.ranks[rank].done].0;
         let first = members[0];
         let a = event(first);
         for rank in &members[1..] {
@@ -326,29 +410,46 @@ impl<'a> Player<'a> {
 
     /// The report if every rank has finished, else the waits from the first rank that has not.
     fn report(&self) -> Result<PlayReport, PlayError> {
-        let Some(start) = (0..self.lists.len()).find(|r| self.standing(*r).is_some()) else {
+        let Some(start) = (0..self.ranks.len()).find(|r| self.standing(*r).is_some()) else {
             return Ok(self.report);
         };
         let mut waits: Vec<Wait> = Vec::new();
         let mut seen = HashMap::new();
         let mut rank = start;
-        while let Some(axes) = self.standing(rank) {
+        while let Some((event, axes)) = self.standing(rank) {
             if let Some(cycle) = seen.insert(rank, waits.len()) {
                 return Err(PlayError::Deadlock { waits: waits.split_off(cycle), finished: false });
             }
             let groups = &self.groups[axes];
             let absent = || {
                 let members = groups.members[groups.of[rank]].iter().copied();
-                members.filter(|m| self.standing(*m) != Some(axes))
+                members.filter(|m| self.standing(*m).is_none_or(|(_, a)| a != axes))
             };
             // A rank that has finished explains more than one that is stuck itself. A group with all
             // its members would have met, so the rank itself is never the answer.
             let waits_for = absent().find(|m| self.standing(*m).is_none()).or_else(|| absent().next()).unwrap_or(rank);
-            let position = self.at[rank];
-            waits.push(Wait { rank, position, event: self.lists[rank][position].clone(), waits_for });
+            waits.push(Wait { rank, position: self.ranks[rank].done, event: event.clone(), waits_for });
             rank = waits_for;
         }
         Err(PlayError::Deadlock { waits, finished: true })
+    }
+}
+
+/// Every event is waited for once, after its issue.
+fn check_waits(rank: usize, moves: &[Move]) -> Result<(), PlayError> {
+    let fail = |event, problem| Err(PlayError::Waits { rank, event, problem });
+    let mut waited: Vec<bool> = Vec::new();
+    for m in moves {
+        match m {
+            Move::Issue(_) => waited.push(false),
+            Move::Wait(n) if *n >= waited.len() => return fail(*n, "waits without end for"),
+            Move::Wait(n) if waited[*n] => return fail(*n, "waits twice for"),
+            Move::Wait(n) => waited[*n] = true,
+        }
+    }
+    match waited.iter().position(|w| !w) {
+        Some(event) => fail(event, "never waits for"),
+        None => Ok(()),
     }
 }
 
@@ -364,166 +465,4 @@ fn check_axes(mesh: &Mesh, rank: usize, event: &Event) -> Result<(), PlayError> 
         return Err(PlayError::Axis { rank, event: Box::new(event.clone()), axis: axis.clone(), problem });
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use autoshard_ir::core::{DType, Type};
-    use autoshard_ir::program::{Buf, Collective, ProgramFunction};
-
-    fn event(kind: CollectiveKind, axes: &[&str], bytes: usize, name: &str) -> Event {
-        let axes = axes.iter().map(|a| Axis::new(a)).collect();
-        Event { kind, axes, bytes_in: bytes, bytes_out: bytes, name: name.into() }
-    }
-
-    fn reduce(axes: &[&str], name: &str) -> Event {
-        event(CollectiveKind::AllReduce, axes, 64, name)
-    }
-
-    fn mesh() -> Mesh {
-        Mesh::new(&[("dp", 2), ("tp", 2)])
-    }
-
-    /// All ranks with the same three events.
-    fn lists() -> Vec<Vec<Event>> {
-        vec![vec![reduce(&["tp"], "%a"), reduce(&["dp"], "%b"), reduce(&["dp", "tp"], "%c")]; 4]
-    }
-
-    fn message(lists: &[Vec<Event>]) -> String {
-        play(&mesh(), lists).expect_err("must not end").to_string()
-    }
-
-    #[test]
-    fn equal_lists_end() {
-        let report = play(&mesh(), &lists());
-        assert_eq!(report, Ok(PlayReport { ranks: 4, events: 12, meetings: 2 + 2 + 1 }));
-    }
-
-    #[test]
-    fn a_wrong_kind_names_both_ranks() {
-        let mut l = lists();
-        l[3][1].kind = CollectiveKind::AllGather;
-        assert_eq!(
-            message(&l),
-            "rank 1 is in all_reduce %b over dp, rank 3 in all_gather %b over dp: kind all_reduce against all_gather"
-        );
-    }
-
-    #[test]
-    fn a_wrong_size_names_both_sizes() {
-        let mut l = lists();
-        l[1][0].bytes_out = 128;
-        assert_eq!(
-            message(&l),
-            "rank 0 is in all_reduce %a over tp, rank 1 in all_reduce %a over tp: 64 against 128 bytes out"
-        );
-    }
-
-    #[test]
-    fn a_missing_collective_is_waited_for() {
-        let mut l = lists();
-        l[2].remove(0);
-        // Rank 2 is a step ahead: it meets rank 0 over dp, then ends in the wrong group.
-        assert_eq!(
-            message(&l),
-            "deadlock: rank 1 waits in all_reduce %b over dp (event 1) for rank 3, which waits in all_reduce %a over tp \
-             (event 0) for rank 2, which waits in all_reduce %c over dp·tp (event 1) for rank 1"
-        );
-        let mut l = lists();
-        l[2].pop();
-        assert_eq!(
-            message(&l),
-            "deadlock: rank 0 waits in all_reduce %c over dp·tp (event 2) for rank 2, which has finished"
-        );
-    }
-
-    #[test]
-    fn swapped_collectives_print_the_cycle() {
-        let mut l = lists();
-        l[0].swap(0, 1);
-        l[3].swap(0, 1);
-        assert_eq!(
-            message(&l),
-            "deadlock: rank 0 waits in all_reduce %b over dp (event 0) for rank 2, which waits in all_reduce %a over \
-             tp (event 0) for rank 3, which waits in all_reduce %b over dp (event 0) for rank 1, which waits in \
-             all_reduce %a over tp (event 0) for rank 0"
-        );
-    }
-
-    #[test]
-    fn lists_and_axes_must_fit_the_mesh() {
-        assert_eq!(message(&lists()[..3]), "the mesh [dp: 2, tp: 2] has 4 ranks, but 3 of them have events");
-        let mut l = lists();
-        l[1][2].axes[0] = Axis::new("pp");
-        assert_eq!(message(&l), "rank 1: all_reduce %c over pp·tp: axis pp is not in the mesh");
-        l[1][2].axes[0] = Axis::new("tp");
-        assert_eq!(message(&l), "rank 1: all_reduce %c over tp·tp: axis tp is named twice");
-    }
-
-    /// `entry` calls `body` `calls` times; the body reduces over tp, then keeps its part (local).
-    fn program(calls: usize) -> Program {
-        let whole = Type::new(DType::F32, &[("d", 64)]);
-        let mut split = whole.clone();
-        split.dims[0].axes = vec![Axis::new("tp")];
-        let collective = |kind, from: &Type, to: &Type, name: &str| Collective {
-            kind,
-            axes: vec![Axis::new("tp")],
-            from: from.clone(),
-            to: to.clone(),
-            name: name.into(),
-            control: false,
-        };
-        let step =
-            |collective, from, to| Step::Collective { collective, input: Buf::Frame(from), output: Buf::Frame(to) };
-        let function = |name: &str, steps| ProgramFunction {
-            name: name.into(),
-            params: vec![],
-            results: vec![],
-            in_place: vec![],
-            frame: 512,
-            steps,
-        };
-        let call = Step::Call { function: 0, args: vec![], results: vec![] };
-        let mut steps = vec![call; calls];
-        steps.push(step(0, 256, 0));
-        Program {
-            mesh: Mesh::new(&[("dp", 100), ("tp", 8)]),
-            kernels: vec![],
-            collectives: vec![
-                collective(CollectiveKind::AllGather, &split, &whole, "%g"),
-                collective(CollectiveKind::Local, &whole, &split, "%l"),
-                collective(CollectiveKind::AllReduce, &whole, &whole, "%r"),
-            ],
-            functions: vec![function("body", vec![step(2, 0, 256), step(1, 256, 0)]), function("entry", steps)],
-            entry: 1,
-        }
-    }
-
-    #[test]
-    fn calls_are_inlined_and_sizes_are_those_of_the_full_mesh() {
-        let p = program(2);
-        let got = events(&p);
-        assert_eq!(got.iter().map(|e| e.name.as_str()).collect::<Vec<_>>(), ["%r", "%r", "%g"]);
-        assert_eq!((got[2].bytes_in, got[2].bytes_out), (32, 256));
-        assert_eq!(verify(&p), Ok(PlayReport { ranks: 3, events: 9, meetings: 3 }));
-    }
-
-    #[test]
-    fn recursion_ends() {
-        let mut p = program(1);
-        p.functions[0].steps.push(Step::Call { function: 0, args: vec![], results: vec![] });
-        assert_eq!(events(&p).len(), 2);
-    }
-
-    #[test]
-    fn large_programs_are_played_quickly() {
-        let mesh = Mesh::new(&[("dp", 3), ("cp", 3), ("tp", 3), ("ep", 3)]);
-        let axes: [&[&str]; 4] = [&["tp"], &["dp", "cp"], &["ep"], &["cp"]];
-        let list: Vec<Event> = (0..10_000).map(|i| reduce(axes[i % 4], "%x")).collect();
-        let start = std::time::Instant::now();
-        let report = play(&mesh, &vec![list; mesh.ranks()]).expect("ends");
-        assert_eq!(report.events, 810_000);
-        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
-    }
 }

@@ -24,6 +24,7 @@ fn function(name: &str, params: &[(&str, Type)], results: &[(&str, Type)], steps
         params: named(params),
         results: named(results),
         in_place: vec![None; results.len()],
+        consumed: vec![false; params.len()],
         frame: 128,
         steps,
     }
@@ -51,9 +52,11 @@ fn program() -> Program {
         &[("w", split.clone()), ("total", whole.clone())],
         &[("gathered", whole.clone()), ("total'", whole.clone())],
         vec![
-            Step::Collective { collective: 0, input: Buf::Param(0), output: Buf::Result(0) },
+            Step::Issue { collective: 0, input: Buf::Param(0), output: Buf::Result(0) },
+            Step::Wait { issue: 0 },
             Step::Call { function: 0, args: vec![Buf::Result(0)], results: vec![Buf::Frame(0)] },
-            Step::Collective { collective: 1, input: Buf::Frame(0), output: Buf::Result(1) },
+            Step::Issue { collective: 1, input: Buf::Frame(0), output: Buf::Result(1) },
+            Step::Wait { issue: 3 },
         ],
     );
     entry.in_place[1] = Some(1);
@@ -101,7 +104,36 @@ fn a_step_runs_kernels_calls_and_collectives() {
             assert_eq!(names, ["w", "y"]);
             // 24 → 64, 40 → 64, 40 → 64, frames of 128 each; the result in place takes nothing.
             assert_eq!(n.memory_bytes, 3 * 64 + 2 * 128);
-            assert!(n.waiting_seconds <= n.exposed_communication_seconds);
+            assert!(n.waiting_seconds <= n.communication_seconds);
+            // Nothing runs beside the computation here.
+            assert!(n.communication_seconds <= n.exposed_communication_seconds);
+            assert!(n.exposed_communication_seconds <= report.seconds);
+        }
+    }
+}
+
+/// The same with both collectives under way while the rank copies and calls.
+#[test]
+fn collectives_run_beside_other_steps() {
+    let mut p = program();
+    let f = &mut p.functions[1];
+    f.frame = 256;
+    f.steps = vec![
+        Step::Issue { collective: 0, input: Buf::Param(0), output: Buf::Frame(0) },
+        Step::Copy { from: Buf::Param(0), to: Buf::Frame(64), bytes: 16 },
+        Step::Wait { issue: 0 },
+        Step::Call { function: 0, args: vec![Buf::Frame(0)], results: vec![Buf::Frame(128)] },
+        Step::Issue { collective: 1, input: Buf::Frame(128), output: Buf::Result(1) },
+        Step::Copy { from: Buf::Frame(0), to: Buf::Result(0), bytes: 40 },
+        Step::Wait { issue: 4 },
+    ];
+    let mut r = runtime(p).unwrap();
+    r.write_global(0, &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+    for _ in 0..50 {
+        let report = r.step(None).unwrap();
+        assert_eq!(r.read_f64(1, Buf::Result(1)).unwrap(), [2.0, 4.0, 6.0, 8.0, 10.0]);
+        for n in &report.ranks {
+            assert_eq!(n.counts.collectives.iter().map(|c| &*c.name).collect::<Vec<_>>(), ["w", "y"]);
             assert!(n.exposed_communication_seconds <= report.seconds);
         }
     }
@@ -216,9 +248,16 @@ fn damaged_programs_are_refused() {
     refuse(&|p| step(p, Step::Kernel { kernel: 0, buffers: vec![] }), "copy has 2 buffers, not 0");
     let over = vec![Buf::Param(1), Buf::Result(1)];
     refuse(&|p| step(p, Step::Kernel { kernel: 0, buffers: over.clone() }), "over an operand");
-    let gather = |c| Step::Collective { collective: c, input: Buf::Param(0), output: Buf::Frame(96) };
+    let gather = |c| Step::Issue { collective: c, input: Buf::Param(0), output: Buf::Frame(96) };
     refuse(&|p| step(p, gather(0)), "Frame(96) has 32 bytes, 40 are needed");
     refuse(&|p| step(p, gather(5)), "there is no collective 5");
+    refuse(&|p| drop(p.functions[1].steps.pop()), "step 3: is never waited for");
+    refuse(&|p| step(p, Step::Wait { issue: 3 }), "waits for step 3, which is not under way");
+    refuse(&|p| p.functions[1].steps.swap(1, 2), "step 1: touches what step 0 is moving");
+    refuse(&|p| step(p, on(Buf::Frame(0), Buf::Param(0), 8)), "writes parameter 0, which is neither");
+    refuse(&|p| p.functions[1].consumed.clear(), "0 entries for 2 parameters");
+    let early = |p: &mut Program| p.functions[1].steps.insert(4, on(Buf::Param(0), Buf::Frame(32), 8));
+    refuse(&early, "step 4: touches what step 3 is moving");
     let call = |f, args: &[Buf]| Step::Call { function: f, args: args.to_vec(), results: vec![Buf::Frame(0)] };
     refuse(&|p| step(p, call(8, &[])), "there is no function 8");
     refuse(&|p| step(p, call(0, &[])), "copy takes 1 arguments, not 0");

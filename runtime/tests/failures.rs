@@ -5,7 +5,7 @@ mod common;
 
 use autoshard_ir::program::{Collective, CollectiveKind::*};
 use autoshard_ir::{DType, Mesh};
-use autoshard_runtime::comm::{CollectivePlan, Comm, CommError, World};
+use autoshard_runtime::comm::{CollectivePlan, Comm, CommError, Ticket, World};
 use common::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -141,6 +141,138 @@ fn overlapping_buffers_are_refused() {
         unsafe { comm.collective(&plan, p.add(16), p) }
     });
     assert!(matches!(run, Err(CommError::Overlap { .. })));
+}
+
+/// Issues a collective of `b[0]` into `b[1]` to be waited for later.
+fn issue(comm: &mut Comm, c: &Arc<Collective>, b: &mut [[f64; 6]; 2]) -> Result<Ticket, CommError> {
+    let plan = Arc::new(CollectivePlan::new(comm.world(), comm.rank(), c)?);
+    let (input, output) = (b[0].as_ptr().cast(), b[1].as_mut_ptr().cast());
+    // SAFETY: as in `go`.
+    let ticket = unsafe { comm.issue(&plan, input, output, false) };
+    // Some of what is issued runs when the rank waits, the rest beside it.
+    if c.name != "late" {
+        comm.start();
+    }
+    ticket
+}
+
+#[test]
+fn what_is_issued_runs_in_order_and_is_counted_in_order() {
+    let w = world(3, 20_000);
+    let all: Vec<_> = (0..20)
+        .map(|i| match i % 4 {
+            1 | 3 => reduce(),
+            2 => gather("late"),
+            _ => gather("x"),
+        })
+        .collect();
+    let mut memory: Vec<_> = (0..3).map(|rank| vec![[[rank as f64 + 1.0; 6], [0.0; 6]]; 20]).collect();
+    let results = w.run(memory.iter_mut().collect(), |comm, memory: &mut Vec<[[f64; 6]; 2]>| {
+        let mut tickets = Vec::new();
+        for (c, b) in all.iter().zip(memory.iter_mut()) {
+            tickets.push(issue(comm, c, b)?);
+            // Ranks are not equally fast.
+            std::thread::sleep(Duration::from_micros(300 * comm.rank() as u64));
+        }
+        // Waits may come in any order.
+        while let Some(ticket) = tickets.pop() {
+            comm.wait(ticket)?;
+        }
+        go(comm, &all[0], &mut memory[0])?;
+        Ok::<_, CommError>((memory.iter().map(|b| b[1]).collect::<Vec<_>>(), comm.counts.clone()))
+    });
+    for (outputs, counts) in results.unwrap() {
+        for (i, out) in outputs.iter().enumerate() {
+            let want = if i % 2 == 0 { [1.0, 1.0, 2.0, 2.0, 3.0, 3.0] } else { [6.0; 6] };
+            assert_eq!(*out, want, "{i}");
+        }
+        let kinds: Vec<_> = counts.collectives.iter().map(|c| c.kind).collect();
+        assert_eq!(kinds, [["all_gather", "all_reduce"].repeat(10), vec!["all_gather"]].concat());
+        assert!(counts.waiting <= counts.communicating && !counts.exposed.is_zero());
+    }
+    // The threads stay for the next run.
+    let mut b = buffers(3);
+    let again = w.run(b.iter_mut().collect(), |comm, b: &mut [[f64; 6]; 2]| {
+        let ticket = issue(comm, &all[0], b)?;
+        comm.wait(ticket)
+    });
+    assert_eq!(again, Ok(vec![(); 3]));
+}
+
+#[test]
+fn an_error_beside_the_computation_stops_all_and_is_told() {
+    let (w, c, start) = (world(2, 60_000), gather("x"), Instant::now());
+    let mut b = buffers(2);
+    let run = w.run(b.iter_mut().collect(), |comm, b: &mut [[f64; 6]; 2]| {
+        let plan = Arc::new(CollectivePlan::new(comm.world(), comm.rank(), &c)?);
+        let p: *mut u8 = b[1].as_mut_ptr().cast();
+        let input = if comm.rank() == 1 { p } else { b[0].as_mut_ptr().cast() };
+        // SAFETY: rank 1 is refused before any access.
+        let ticket = unsafe { comm.issue(&plan, input, p, false)? };
+        comm.start();
+        // The rank computes until it hears of it, as the executor does.
+        while comm.world().check().is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        comm.world().check()?;
+        comm.wait(ticket)
+    });
+    assert!(matches!(&run, Err(CommError::Overlap { rank: 1, .. })), "{run:?}");
+    assert!(start.elapsed() < Duration::from_secs(10), "nobody waited for the watchdog");
+}
+
+#[test]
+fn different_issues_are_named_with_their_ranks() {
+    let (w, one, two) = (world(2, 60_000), gather("x"), gather("y"));
+    let mut b = buffers(2);
+    let run = w.run(b.iter_mut().collect(), |comm, b: &mut [[f64; 6]; 2]| {
+        let ticket = issue(comm, if comm.rank() == 1 { &two } else { &one }, b)?;
+        comm.wait(ticket)
+    });
+    let text = run.unwrap_err().to_string();
+    assert!(text.contains("all_gather %x over a") && text.contains("all_gather %y over a"), "{text}");
+}
+
+#[test]
+fn the_watchdog_names_a_rank_that_never_issues() {
+    for busy in [false, true] {
+        let (w, c) = (world(3, 200), gather("h"));
+        let mut b = buffers(3);
+        let run = w.run(b.iter_mut().collect(), |comm, b: &mut [[f64; 6]; 2]| {
+            if comm.rank() == 1 {
+                while busy && comm.world().check().is_ok() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return Ok(());
+            }
+            let ticket = issue(comm, &c, b)?;
+            comm.wait(ticket)
+        });
+        let error = run.unwrap_err();
+        let CommError::Timeout { call, arrived, missing, whereabouts, .. } = &error else {
+            panic!("{error}");
+        };
+        assert!(call.starts_with("all_gather %h over a: f64"), "{call}");
+        assert_eq!((&arrived[..], &missing[..]), (&[0, 2][..], &[1][..]));
+        assert_eq!(whereabouts, if busy { "rank 1 is computing" } else { "rank 1 has finished" });
+    }
+}
+
+#[test]
+fn a_rank_that_fails_drops_what_it_has_issued() {
+    let (w, c, start) = (world(3, 60_000), gather("x"), Instant::now());
+    let mut b = buffers(3);
+    let run = w.run(b.iter_mut().collect(), |comm, b: &mut [[f64; 6]; 2]| {
+        let _first = issue(comm, &c, b)?;
+        match comm.rank() {
+            0 => Err(CommError::Rank { rank: 0, message: "disk full".into() }),
+            1 => panic!("index {} is broken", 7),
+            _ => issue(comm, &c, b).and_then(|t| comm.wait(t)),
+        }
+    });
+    let text = run.unwrap_err().to_string();
+    assert!(text == "rank 0 failed: disk full" || text == "rank 1 panicked: index 7 is broken", "{text}");
+    assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub fn list(program: &Program) -> String {
         let entry = if i == program.entry { " entry" } else { "" };
         let _ = writeln!(out, "\nfunction @{}{entry}, frame of {} bytes", f.name, f.frame);
         signature(&mut out, f);
-        f.steps.iter().for_each(|s| step(&mut out, program, s));
+        f.steps.iter().enumerate().for_each(|(at, s)| step(&mut out, program, at, s));
     }
     out
 }
@@ -122,7 +122,8 @@ fn collective(c: &Collective) -> String {
 
 fn signature(out: &mut String, f: &ProgramFunction) {
     for (i, (name, ty)) in f.params.iter().enumerate() {
-        let _ = writeln!(out, "  p{i:<4} %{name}: {ty}");
+        let consumed = if f.consumed.get(i) == Some(&true) { " consumed" } else { "" };
+        let _ = writeln!(out, "  p{i:<4} %{name}: {ty}{consumed}");
     }
     for (i, (name, ty)) in f.results.iter().enumerate() {
         let place = match f.in_place.get(i) {
@@ -133,7 +134,8 @@ fn signature(out: &mut String, f: &ProgramFunction) {
     }
 }
 
-fn step(out: &mut String, program: &Program, step: &Step) {
+/// A step; an issue shows its position, which its wait names.
+fn step(out: &mut String, program: &Program, at: usize, step: &Step) {
     let bufs = |all: &[Buf]| all.iter().map(buf).collect::<Vec<_>>().join(", ");
     let _ = match step {
         Step::Kernel { kernel, buffers } => {
@@ -143,9 +145,10 @@ fn step(out: &mut String, program: &Program, step: &Step) {
             };
             writeln!(out, "  {} = k{kernel} {}", bufs(results), bufs(operands))
         }
-        Step::Collective { collective, input, output } => {
-            writeln!(out, "  {} = c{collective} {}", buf(output), buf(input))
+        Step::Issue { collective, input, output } => {
+            writeln!(out, "  {} = c{collective} {} issued at {at}", buf(output), buf(input))
         }
+        Step::Wait { issue } => writeln!(out, "  wait for {issue}"),
         Step::Call { function, args, results } => {
             let name = program.functions.get(*function).map_or("?", |f| &f.name);
             writeln!(out, "  {} = @{name} {}", bufs(results), bufs(args))

@@ -149,7 +149,7 @@ pub fn collectives(program: &Program) -> Vec<CollectiveLine> {
     let mut out: Vec<CollectiveLine> = Vec::new();
     for (f, calls) in program.functions.iter().zip(calls(program)).filter(|(_, calls)| *calls > 0) {
         for step in &f.steps {
-            let Step::Collective { collective, .. } = step else { continue };
+            let Step::Issue { collective, .. } = step else { continue };
             let Some(c) = program.collectives.get(*collective) else { continue };
             if c.kind != CollectiveKind::Local && program.mesh.span(&c.axes) > 1 {
                 book(&mut out, c, calls, &program.mesh);

@@ -60,7 +60,8 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The line of one step. Bytes are rank 0's, memory the process's, which holds all ranks.
+/// The line of one step. Bytes and communication are rank 0's, memory the process's, which holds all
+/// ranks. Of the communication what is exposed kept the rank from computing.
 pub fn step_line(step: &Step) -> Value {
     let rank = step.report.ranks.first();
     let counts = rank.map(|r| r.counts.clone()).unwrap_or_default();
@@ -71,6 +72,7 @@ pub fn step_line(step: &Step) -> Value {
         "tokens_per_second": step.tokens_per_second,
         "mfu": step.mfu,
         "peak_memory_mib": peak_memory_mib(),
+        "communication_seconds": rank.map_or(0.0, |r| r.communication_seconds),
         "exposed_communication_seconds": rank.map_or(0.0, |r| r.exposed_communication_seconds),
         "payload_bytes": counts.payload,
         "wire_bytes": counts.wire,

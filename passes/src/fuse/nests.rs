@@ -213,11 +213,13 @@ fn prune(nest: &mut LoopKernel) {
 }
 
 /// Joins groups of nests of one form (the same instructions, whatever the shapes) that do not depend on
-/// each other: rope of q and k, norms of heads, the update of many tensors.
+/// each other: rope of q and k, norms of heads, the update of many tensors. Updates wait for the same
+/// call, so that those of one layer need not wait for the gradients of another.
 pub(super) fn batch(d: &mut Drafts) {
-    let mut open: HashMap<String, Id> = HashMap::new();
+    let mut open: HashMap<(String, Option<Id>), Id> = HashMap::new();
     for id in d.ids() {
         let Some(form) = d.get(id).and_then(form) else { continue };
+        let form = (form, last_call(d, id));
         let Some(first) = open.get(&form).copied() else {
             open.insert(form, id);
             continue;
@@ -231,6 +233,17 @@ pub(super) fn batch(d: &mut Drafts) {
         let all = [x.clone(), y.clone()].concat();
         d.merge(first, id, Body::Nests(all), &[]);
     }
+}
+
+/// The last call whose results reach the group through collectives and nests.
+fn last_call(d: &Drafts, id: Id) -> Option<Id> {
+    let inputs = &d.get(id)?.inputs;
+    let through = |m: Id| match d.get(m).map(|g| &g.body) {
+        Some(Body::Call) => Some(m),
+        Some(Body::Collective | Body::Nests(_)) => last_call(d, m),
+        _ => None,
+    };
+    inputs.iter().filter_map(|v| d.maker(*v)).filter_map(through).max()
 }
 
 /// What nests of one form have in common.

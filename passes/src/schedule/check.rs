@@ -2,167 +2,24 @@
 //!
 //! The steps of every function are walked once. The frame is a map of the buffers that stand in it,
 //! with the size that their writer gave them; parameters and results have the sizes of their types.
+//! A collective is under way from its issue to its wait: nothing else writes what it reads or touches
+//! what it writes. A parameter that a function consumes is like its frame, and gone for the caller.
 //! A kernel does not name its buffer sizes: they are the spans of its views.
 
+mod fault;
+mod memory;
 mod span;
 #[cfg(test)]
 mod tests;
 
+pub use fault::{CheckError, Fault};
 pub use span::SpanError;
 
-use autoshard_ir::core::Type;
-use autoshard_ir::kernel::{Kernel, KernelBody, LoopKernel, LoopOp, View};
-use autoshard_ir::program::{Buf, Program, ProgramFunction, Step};
+use autoshard_ir::program::{Buf, CollectiveKind, Program, ProgramFunction, Step};
 use autoshard_ir::Mesh;
+use memory::{Memory, Need, Region};
 use span::spans;
-use std::collections::{BTreeMap, HashMap, HashSet};
-
-/// Why a program is not sound.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum CheckError {
-    /// The entry does not exist.
-    #[error("no function {entry}: the program has {functions}")]
-    Entry {
-        /// Index of the entry.
-        entry: usize,
-        /// Number of functions.
-        functions: usize,
-    },
-    /// A function calls itself, directly or not: its frame is not static.
-    #[error("@{function} calls itself")]
-    Recursion {
-        /// Function.
-        function: String,
-    },
-    /// The list of updates in place is malformed.
-    #[error("@{function}: result {result} cannot be in place: {problem}")]
-    InPlace {
-        /// Function.
-        function: String,
-        /// Result.
-        result: String,
-        /// What is wrong.
-        problem: String,
-    },
-    /// A result is never written.
-    #[error("@{function}: result {result} is never written")]
-    Unwritten {
-        /// Function.
-        function: String,
-        /// Result.
-        result: String,
-    },
-    /// A step is wrong.
-    #[error("@{function}: step {step} ({what}): {fault}")]
-    Step {
-        /// Function.
-        function: String,
-        /// Position of the step.
-        step: usize,
-        /// Its kernel, collective or callee.
-        what: String,
-        /// What is wrong.
-        fault: Fault,
-    },
-}
-
-/// What is wrong with a step. Buffers are named as in the function: `%x`, or `frame+128`.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Fault {
-    /// An index is out of range.
-    #[error("no {what} {index}")]
-    Missing {
-        /// Kernel, collective, function, parameter or result.
-        what: &'static str,
-        /// Index.
-        index: usize,
-    },
-    /// Wrong number of buffers.
-    #[error("{got} {what}, expected {expected}")]
-    Count {
-        /// Buffers, arguments or results.
-        what: &'static str,
-        /// Number given.
-        got: usize,
-        /// Number that the kernel or callee has.
-        expected: usize,
-    },
-    /// The kernel contradicts itself.
-    #[error(transparent)]
-    Kernel(#[from] SpanError),
-    /// A buffer is read that nothing has written.
-    #[error("reads {buffer}, which nothing has written")]
-    ReadBeforeWrite {
-        /// Buffer.
-        buffer: String,
-    },
-    /// A buffer is read that another one has overwritten.
-    #[error("reads {buffer}, which step {by} has overwritten")]
-    Overwritten {
-        /// Buffer.
-        buffer: String,
-        /// Position of the step that wrote over it.
-        by: usize,
-    },
-    /// A parameter is read after its update in place.
-    #[error("reads {buffer}, which step {by} has updated in place")]
-    ReadAfterUpdate {
-        /// Parameter.
-        buffer: String,
-        /// Position of the step that updated it.
-        by: usize,
-    },
-    /// A buffer has another size than the step reads or writes.
-    #[error("{buffer} has {has} bytes, expected {expected}")]
-    Size {
-        /// Buffer.
-        buffer: String,
-        /// Bytes written, or bytes of its type.
-        has: usize,
-        /// Bytes that the step reads or writes.
-        expected: usize,
-    },
-    /// A buffer does not lie in the frame.
-    #[error("{buffer} ends at {end}, the frame at {frame}")]
-    Frame {
-        /// Buffer.
-        buffer: String,
-        /// First byte after it.
-        end: usize,
-        /// Bytes of the frame.
-        frame: usize,
-    },
-    /// The step writes a buffer over one that it reads or writes as well.
-    #[error("writes {written} over {other}")]
-    Overlap {
-        /// Written.
-        written: String,
-        /// Read or written by the same step.
-        other: String,
-    },
-    /// A parameter is written that no result updates.
-    #[error("writes {buffer}, a parameter without an update in place")]
-    ReadOnly {
-        /// Parameter.
-        buffer: String,
-    },
-    /// A result is written a second time.
-    #[error("writes {buffer} again, after step {by}")]
-    WrittenTwice {
-        /// Result.
-        buffer: String,
-        /// Position of the step that wrote it first.
-        by: usize,
-    },
-    /// The callee updates a parameter in place, but the call gives it two buffers.
-    #[error("the callee updates {argument} in place, but its result goes to {result}")]
-    NotInPlace {
-        /// Argument.
-        argument: String,
-        /// Buffer of the result.
-        result: String,
-    },
-}
+use std::collections::HashSet;
 
 /// Checks the static memory plan of every function.
 pub fn check(program: &Program) -> Result<(), CheckError> {
@@ -204,6 +61,7 @@ impl Checker<'_> {
             return Ok(());
         }
         check_in_place(f, &key.1, &self.program.mesh)?;
+        check_consumed(f, &key.1, index == self.program.entry)?;
         self.open[index] = true;
         let mut memory = Memory::new(f, &key.1, &self.program.mesh);
         for (i, step) in f.steps.iter().enumerate() {
@@ -219,6 +77,9 @@ impl Checker<'_> {
             }
         }
         self.open[index] = false;
+        if let Some(step) = memory.under_way() {
+            return Err(CheckError::Unwaited { function: name, step, what: self.what(&f.steps[step]) });
+        }
         if let Some(i) = memory.results.iter().position(|by| by.is_none()) {
             return Err(CheckError::Unwritten { function: name, result: memory.name(Buf::Result(i)) });
         }
@@ -230,14 +91,22 @@ impl Checker<'_> {
     fn step(&self, memory: &mut Memory, step: &Step) -> Result<Option<(usize, InPlace)>, Fault> {
         match step {
             Step::Kernel { kernel, buffers } => self.kernel(memory, *kernel, buffers)?,
-            Step::Collective { collective, input, output } => {
+            Step::Issue { collective, input, output } => {
                 let missing = Fault::Missing { what: "collective", index: *collective };
                 let c = self.program.collectives.get(*collective).ok_or(missing)?;
-                let read = memory.read(*input, Need::exactly(self.program.mesh.local_bytes(&c.from)))?;
+                // Communication runs in the order of its issues, so it may read what an earlier one
+                // still writes. A local move runs beside it.
+                let need = Need::exactly(self.program.mesh.local_bytes(&c.from));
+                let read = match c.kind {
+                    CollectiveKind::Local => memory.read(*input, need)?,
+                    _ => memory.read_in_order(*input, need)?,
+                };
                 let write = memory.place(*output, self.program.mesh.local_bytes(&c.to))?;
                 memory.apart(&write, &read)?;
                 memory.write(write)?;
+                memory.issue(read, write);
             }
+            Step::Wait { issue } => memory.wait(*issue)?,
             Step::Call { function, args, results } => {
                 return self.call(memory, *function, args, results).map(Some);
             }
@@ -265,7 +134,7 @@ impl Checker<'_> {
         for (i, (buf, span)) in buffers.iter().zip(spans).enumerate().skip(kernel.operands) {
             let write = memory.place(*buf, *span)?;
             for (operand, read) in reads.iter().enumerate() {
-                let in_place = write.same_start(read) && elementwise(kernel, operand, i);
+                let in_place = write.same_start(read) && kernel.may_overwrite(operand, i - kernel.operands);
                 if !in_place {
                     memory.apart(&write, read)?;
                 }
@@ -323,6 +192,10 @@ impl Checker<'_> {
             }
             writes.push(write);
         }
+        for (a, read) in reads.iter().enumerate().filter(|(a, _)| callee.consumed.get(*a) == Some(&true)) {
+            let others = reads.iter().enumerate().filter(|(b, _)| *b != a).map(|(_, r)| r).chain(&writes);
+            memory.consume(read, others)?;
+        }
         writes.into_iter().try_for_each(|w| memory.write(w))?;
         Ok((index, in_place))
     }
@@ -332,7 +205,8 @@ impl Checker<'_> {
         let p = self.program;
         match step {
             Step::Kernel { kernel, .. } => p.kernels.get(*kernel).map_or("kernel".into(), |k| k.name.clone()),
-            Step::Collective { collective, .. } => {
+            Step::Wait { .. } => "wait".into(),
+            Step::Issue { collective, .. } => {
                 let c = p.collectives.get(*collective);
                 c.map_or("collective".into(), |c| format!("{} {}", c.kind.name(), c.name))
             }
@@ -370,244 +244,21 @@ fn check_in_place(f: &ProgramFunction, in_place: &[Option<usize>], mesh: &Mesh) 
     Ok(())
 }
 
-/// Whether a kernel may write this result over this operand: every element is read at the place
-/// where it is written, and nothing is combined.
-fn elementwise(kernel: &Kernel, operand: usize, result: usize) -> bool {
-    let KernelBody::Loop(nests) = &kernel.body else {
-        return false;
-    };
-    let loads = |k: &LoopKernel| -> Vec<View> {
-        let views = k.instrs.iter().filter_map(|i| match &i.op {
-            LoopOp::Load(view) if view.buffer == operand => Some(view.clone()),
-            _ => None,
-        });
-        views.collect()
-    };
-    let stores = |k: &LoopKernel| k.stores.iter().any(|s| s.view.buffer == result);
-    // Nests run in any order: the one that writes must be the only one that reads.
-    let together = nests.iter().all(|k| loads(k).is_empty() || stores(k));
-    let here = |k: &LoopKernel| {
-        let mut stores = k.stores.iter().filter(|s| s.view.buffer == result);
-        stores.all(|s| s.combine.is_none() && loads(k).iter().all(|l| same_view(k, l, &s.view)))
-    };
-    together && nests.iter().filter(|k| stores(k)).count() == 1 && nests.iter().all(here)
-}
-
-fn same_view(k: &LoopKernel, a: &View, b: &View) -> bool {
-    let moves = |i: usize| k.loops.get(i).is_some_and(|l| l.size > 1);
-    let strides =
-        |v: &View| -> Vec<usize> { v.strides.iter().enumerate().filter(|(i, _)| moves(*i)).map(|(_, s)| *s).collect() };
-    a.offset == b.offset && a.dtype.bytes() == b.dtype.bytes() && strides(a) == strides(b)
-}
-
-/// How many bytes a step reads of a buffer.
-#[derive(Clone, Copy)]
-struct Need {
-    bytes: usize,
-    /// The buffer must have exactly this size.
-    exact: bool,
-}
-
-impl Need {
-    fn exactly(bytes: usize) -> Need {
-        Need { bytes, exact: true }
+/// The entry's arguments are the world's, and a parameter that holds a result is that result.
+fn check_consumed(f: &ProgramFunction, in_place: &[Option<usize>], entry: bool) -> Result<(), CheckError> {
+    let fail =
+        |parameter: String, problem: String| Err(CheckError::Consumed { function: f.name.clone(), parameter, problem });
+    if f.consumed.len() != f.params.len() {
+        return fail("the list".into(), format!("{} entries for {} parameters", f.consumed.len(), f.params.len()));
     }
-
-    fn at_least(bytes: usize) -> Need {
-        Need { bytes, exact: false }
-    }
-}
-
-/// Physical memory of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Space {
-    Frame,
-    Param(usize),
-    Result(usize),
-}
-
-/// A range of physical memory that a step reads or writes.
-#[derive(Clone, Copy, Debug)]
-struct Region {
-    /// As the step names it.
-    buf: Buf,
-    space: Space,
-    start: usize,
-    bytes: usize,
-}
-
-impl Region {
-    fn same_start(&self, other: &Region) -> bool {
-        self.space == other.space && self.start == other.start
-    }
-
-    /// First byte after the region. Empty buffers take one byte, so that each has its own place.
-    fn end(&self) -> usize {
-        self.start.saturating_add(self.bytes.max(1))
-    }
-
-    fn overlaps(&self, other: &Region) -> bool {
-        self.space == other.space && self.start < other.end() && other.start < self.end()
-    }
-}
-
-/// What stands in the buffers of one function between two steps.
-struct Memory<'a> {
-    function: &'a ProgramFunction,
-    /// Parameter that holds each result.
-    in_place: &'a [Option<usize>],
-    /// Bytes of parameters and results.
-    param_bytes: Vec<usize>,
-    result_bytes: Vec<usize>,
-    /// What stands in the frame, by offset. Regions do not overlap.
-    frame: BTreeMap<usize, Region>,
-    /// Offsets of what stood there, with the step that wrote over it.
-    lost: HashMap<usize, usize>,
-    /// Step that wrote each result.
-    results: InPlace,
-    /// Current step.
-    step: usize,
-}
-
-impl<'a> Memory<'a> {
-    fn new(function: &'a ProgramFunction, in_place: &'a [Option<usize>], mesh: &Mesh) -> Memory<'a> {
-        let bytes = |of: &[(String, Type)]| of.iter().map(|(_, t)| mesh.local_bytes(t)).collect();
-        Memory {
-            function,
-            in_place,
-            param_bytes: bytes(&function.params),
-            result_bytes: bytes(&function.results),
-            frame: BTreeMap::new(),
-            lost: HashMap::new(),
-            results: vec![None; function.results.len()],
-            step: 0,
+    for (p, (name, _)) in f.params.iter().enumerate().filter(|(p, _)| f.consumed[*p]) {
+        let name = format!("%{name}");
+        if entry {
+            return fail(name, "the entry's parameters stay".into());
+        }
+        if in_place.contains(&Some(p)) {
+            return fail(name, "it holds a result".into());
         }
     }
-
-    fn name(&self, buf: Buf) -> String {
-        match buf {
-            Buf::Frame(offset) => format!("frame+{offset}"),
-            Buf::Param(i) => self.function.params.get(i).map_or(format!("parameter {i}"), |(n, _)| format!("%{n}")),
-            Buf::Result(i) => self.function.results.get(i).map_or(format!("result {i}"), |(n, _)| format!("%{n}")),
-        }
-    }
-
-    /// Where a result lives.
-    fn home(&self, result: usize) -> Space {
-        self.in_place[result].map_or(Space::Result(result), Space::Param)
-    }
-
-    /// The result that lives in a parameter.
-    fn update_of(&self, param: usize) -> Option<usize> {
-        self.in_place.iter().position(|p| *p == Some(param))
-    }
-
-    /// The region that a step reads; it must stand.
-    fn read(&self, buf: Buf, need: Need) -> Result<Region, Fault> {
-        let (space, start, has) = match buf {
-            Buf::Param(i) => {
-                let has = *self.param_bytes.get(i).ok_or(Fault::Missing { what: "parameter", index: i })?;
-                if let Some(by) = self.update_of(i).and_then(|r| self.results[r]) {
-                    return Err(Fault::ReadAfterUpdate { buffer: self.name(buf), by });
-                }
-                (Space::Param(i), 0, has)
-            }
-            Buf::Result(i) => {
-                let has = *self.result_bytes.get(i).ok_or(Fault::Missing { what: "result", index: i })?;
-                if self.results[i].is_none() {
-                    return Err(Fault::ReadBeforeWrite { buffer: self.name(buf) });
-                }
-                (self.home(i), 0, has)
-            }
-            Buf::Frame(offset) => {
-                self.in_frame(buf, offset, need.bytes)?;
-                (Space::Frame, offset, self.standing(offset)?)
-            }
-        };
-        if has < need.bytes || (need.exact && has > need.bytes) {
-            return Err(Fault::Size { buffer: self.name(buf), has, expected: need.bytes });
-        }
-        // A reader sees the whole buffer: what is written over its tail is written over it.
-        Ok(Region { buf, space, start, bytes: has })
-    }
-
-    /// Bytes that stand at an offset of the frame.
-    fn standing(&self, offset: usize) -> Result<usize, Fault> {
-        if let Some(region) = self.frame.get(&offset) {
-            return Ok(region.bytes);
-        }
-        let buffer = self.name(Buf::Frame(offset));
-        Err(match self.lost.get(&offset) {
-            Some(by) => Fault::Overwritten { buffer, by: *by },
-            None => Fault::ReadBeforeWrite { buffer },
-        })
-    }
-
-    fn in_frame(&self, buf: Buf, offset: usize, bytes: usize) -> Result<(), Fault> {
-        let end = offset.saturating_add(bytes);
-        if end > self.function.frame {
-            return Err(Fault::Frame { buffer: self.name(buf), end, frame: self.function.frame });
-        }
-        Ok(())
-    }
-
-    /// The region that a step writes; nothing changes yet.
-    fn place(&self, buf: Buf, bytes: usize) -> Result<Region, Fault> {
-        let (space, start) = match buf {
-            Buf::Frame(offset) => {
-                self.in_frame(buf, offset, bytes)?;
-                (Space::Frame, offset)
-            }
-            Buf::Param(_) | Buf::Result(_) => {
-                let result = self.written(buf)?;
-                let expected = self.result_bytes[result];
-                if bytes != expected {
-                    return Err(Fault::Size { buffer: self.name(buf), has: expected, expected: bytes });
-                }
-                return Ok(Region { buf, space: self.home(result), start: 0, bytes: expected });
-            }
-        };
-        Ok(Region { buf, space, start, bytes })
-    }
-
-    /// The result that a step writes under this name: a parameter is written for its update.
-    fn written(&self, buf: Buf) -> Result<usize, Fault> {
-        match buf {
-            Buf::Param(i) if i >= self.param_bytes.len() => Err(Fault::Missing { what: "parameter", index: i }),
-            Buf::Param(i) => self.update_of(i).ok_or_else(|| Fault::ReadOnly { buffer: self.name(buf) }),
-            Buf::Result(i) if i < self.result_bytes.len() => Ok(i),
-            Buf::Result(index) | Buf::Frame(index) => Err(Fault::Missing { what: "result", index }),
-        }
-    }
-
-    /// Two regions of one step must not overlap.
-    fn apart(&self, written: &Region, other: &Region) -> Result<(), Fault> {
-        if written.overlaps(other) {
-            return Err(Fault::Overlap { written: self.name(written.buf), other: self.name(other.buf) });
-        }
-        Ok(())
-    }
-
-    /// Writes a region.
-    fn write(&mut self, region: Region) -> Result<(), Fault> {
-        if region.space != Space::Frame {
-            let result = self.written(region.buf)?;
-            if let Some(by) = self.results[result] {
-                return Err(Fault::WrittenTwice { buffer: self.name(region.buf), by });
-            }
-            self.results[result] = Some(self.step);
-            return Ok(());
-        }
-        // Regions in the frame do not overlap: the last that starts before the end may, and so on down.
-        while let Some((start, old)) = self.frame.range(..region.end()).next_back() {
-            if !old.overlaps(&region) {
-                break;
-            }
-            let start = *start;
-            self.frame.remove(&start);
-            self.lost.insert(start, self.step);
-        }
-        self.frame.insert(region.start, region);
-        Ok(())
-    }
+    Ok(())
 }

@@ -20,6 +20,8 @@ pub struct Counted {
     pub wire: u64,
     /// Whether it is control traffic.
     pub control: bool,
+    /// Position among all that the rank has communicated, in the order of issue.
+    pub order: u64,
 }
 
 /// What one rank communicated, in bytes of real elements.
@@ -38,12 +40,14 @@ pub struct Counts {
     pub control: u64,
     /// Tail bytes moved. The collectives here move real elements only, so this is 0.
     pub padding: u64,
-    /// Every collective over more than one rank, in order.
+    /// Every collective over more than one rank, in the order of issue.
     pub collectives: Vec<Counted>,
-    /// Time spent waiting for other ranks.
+    /// Part of `communicating` that passed waiting for other ranks.
     pub waiting: Duration,
-    /// Time spent in communication calls, waiting included.
+    /// Time in which the rank communicated, on its own thread or on its communication thread.
     pub communicating: Duration,
+    /// Time that the rank's own thread spent communicating or waiting for its communication thread.
+    pub exposed: Duration,
 }
 
 impl Counts {
@@ -55,7 +59,25 @@ impl Counts {
             add(&mut self.payload, &counted.key, counted.payload);
             add(&mut self.wire, &counted.key, counted.wire);
         }
-        self.collectives.push(counted);
+        self.list(counted);
+    }
+
+    /// Adds what another thread of the rank has counted.
+    pub(crate) fn add(&mut self, other: Counts) {
+        other.payload.iter().for_each(|(key, n)| add(&mut self.payload, key, *n));
+        other.wire.iter().for_each(|(key, n)| add(&mut self.wire, key, *n));
+        self.control += other.control;
+        self.padding += other.padding;
+        self.waiting += other.waiting;
+        self.communicating += other.communicating;
+        self.exposed += other.exposed;
+        other.collectives.into_iter().for_each(|c| self.list(c));
+    }
+
+    /// Adds to the list; it was issued after most of it.
+    fn list(&mut self, counted: Counted) {
+        let after = self.collectives.iter().rev().take_while(|c| c.order > counted.order).count();
+        self.collectives.insert(self.collectives.len() - after, counted);
     }
 }
 
@@ -82,6 +104,25 @@ pub fn axes_key(axes: &[Axis]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn collectives_are_listed_in_the_order_of_issue() {
+        let counted = |order, control| Counted {
+            name: "x".into(),
+            kind: "all_gather",
+            key: "dp".into(),
+            payload: 10,
+            wire: 5,
+            control,
+            order,
+        };
+        let (mut a, mut b) = (Counts::default(), Counts::default());
+        [0, 3, 4].iter().for_each(|n| a.book(counted(*n, false)));
+        [1, 2, 5].iter().for_each(|n| b.book(counted(*n, *n == 5)));
+        a.add(b);
+        assert_eq!(a.collectives.iter().map(|c| c.order).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        assert_eq!((a.payload["dp"], a.wire["dp"], a.control), (50, 25, 5));
+    }
 
     #[test]
     fn keys_name_roots_once() {

@@ -8,6 +8,10 @@
 //! moves 2(g−1)/g of the tensor. Contributions are combined in rank order: every rank gets the same
 //! bits.
 //!
+//! A rank runs a collective itself ([`Comm::collective`]), or issues it to its communication thread
+//! and goes on computing until it waits ([`Comm::issue`], [`Comm::wait`]). Either way its collectives
+//! run in the order of their issues.
+//!
 //! Invariant: bytes are counted where they are copied, and nothing waits longer than
 //! [`World::timeout`].
 
@@ -17,6 +21,7 @@ mod error;
 mod group;
 mod message;
 mod plan;
+mod queue;
 mod region;
 mod world;
 
@@ -33,6 +38,7 @@ use autoshard_ir::program::CollectiveKind;
 use group::{Call, Offer, Peer};
 use message::Route;
 use plan::Source;
+use queue::{Job, Queue};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,9 +48,19 @@ use std::time::Instant;
 pub struct Comm<'w> {
     world: &'w World,
     rank: usize,
-    /// What this rank has communicated since it started (or since the counts were taken).
+    /// What this rank has communicated since it started (or since the counts were taken). Of what is
+    /// issued it holds what was waited for.
     pub counts: Counts,
+    /// Position of the next communication in the order of issue.
+    order: u64,
+    /// Something was issued that the communication thread has not been woken for.
+    waking: bool,
 }
+
+/// A collective that was issued.
+#[derive(Debug)]
+#[must_use = "what is issued must be waited for"]
+pub struct Ticket(Option<u64>);
 
 /// Bytes of one collective.
 #[derive(Default)]
@@ -54,6 +70,10 @@ struct Moved {
 }
 
 impl<'w> Comm<'w> {
+    pub(crate) fn new(world: &'w World, rank: usize, order: u64) -> Comm<'w> {
+        Comm { world, rank, counts: Counts::default(), order, waking: false }
+    }
+
     /// This rank.
     pub fn rank(&self) -> usize {
         self.rank
@@ -64,7 +84,73 @@ impl<'w> Comm<'w> {
         self.world
     }
 
-    /// Runs a collective that was planned for this rank.
+    /// Issues a collective that was planned for this rank, to be run after all that were issued before:
+    /// from [`Comm::start`] on by the communication thread, or by [`Comm::wait`]. With `soon` the
+    /// caller is about to wait: if nothing is under way, the collective runs here and now. So it does
+    /// in a world of one rank, and so does a local move, whatever is under way.
+    ///
+    /// # Errors
+    /// Those of [`Comm::collective`]; [`CommError::Spawn`] if there is no thread to run it.
+    ///
+    /// # Safety
+    /// As for [`Comm::collective`], until [`Comm::wait`] has returned. The input may be the output of
+    /// a collective that was issued before, unless this one is [`CollectiveKind::Local`].
+    pub unsafe fn issue(
+        &mut self,
+        plan: &Arc<CollectivePlan>,
+        input: *const u8,
+        output: *mut u8,
+        soon: bool,
+    ) -> Result<Ticket, CommError> {
+        let local = plan.collective.kind == CollectiveKind::Local;
+        let here = |queue: &Queue| local || (soon && queue.idle());
+        let Some(queue) = self.world.queue(self.rank).filter(|q| !here(q)) else {
+            // SAFETY: by contract.
+            return unsafe { self.collective(plan, input, output) }.map(|()| Ticket(None));
+        };
+        let (input, output) = (input as usize, output as usize);
+        let job = Job { world: self.world.share(), plan: plan.clone(), input, output, order: self.next() };
+        let number = queue.issue(job, || self.world.serve(self.rank))?;
+        self.waking = true;
+        Ok(Ticket(Some(number)))
+    }
+
+    /// Sets the communication thread to work on what was issued, because this thread goes on to
+    /// something else.
+    pub fn start(&mut self) {
+        if std::mem::take(&mut self.waking) {
+            self.world.queue(self.rank).into_iter().for_each(Queue::start);
+        }
+    }
+
+    /// Waits for a collective that this rank has issued.
+    ///
+    /// # Errors
+    /// Those of the collective, or of one issued before it.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<(), CommError> {
+        let (Some(number), Some(queue)) = (ticket.0, self.world.queue(self.rank)) else {
+            return Ok(());
+        };
+        let start = Instant::now();
+        let done = queue.wait(number, &mut self.counts);
+        self.counts.exposed += start.elapsed();
+        done
+    }
+
+    /// The position of the next communication.
+    fn next(&mut self) -> u64 {
+        self.order += 1;
+        self.order - 1
+    }
+
+    /// Counts time of this thread since `start`.
+    fn spent(&mut self, start: Instant) {
+        self.counts.communicating += start.elapsed();
+        self.counts.exposed += start.elapsed();
+    }
+
+    /// Runs a collective that was planned for this rank. Unless it is a local move, nothing that was
+    /// issued may be under way.
     ///
     /// # Errors
     /// [`CommError::Timeout`], [`CommError::Mismatch`], [`CommError::Overlap`], or
@@ -92,6 +178,7 @@ impl<'w> Comm<'w> {
         }
         // SAFETY: by contract; the peers' addresses come from their own calls of this function.
         let moved = unsafe { self.run(plan, input, output)? };
+        let order = self.next();
         if plan.group.members.len() > 1 {
             self.counts.book(Counted {
                 name: plan.name.clone(),
@@ -100,9 +187,10 @@ impl<'w> Comm<'w> {
                 payload: moved.payload,
                 wire: moved.wire,
                 control: plan.collective.control,
+                order,
             });
         }
-        self.counts.communicating += start.elapsed();
+        self.spent(start);
         Ok(())
     }
 
@@ -192,7 +280,7 @@ impl<'w> Comm<'w> {
         let peers = group.meet(self.world, self.rank, offer, &mut self.counts.waiting)?;
         group.barrier(self.world, self.rank, &call, &mut self.counts.waiting)?;
         self.counts.control += (peers.len() as u64 - 1) * 8;
-        self.counts.communicating += start.elapsed();
+        self.spent(start);
         Ok(peers.iter().map(|p| p.input as u64).collect())
     }
 
@@ -246,7 +334,7 @@ impl<'w> Comm<'w> {
         }
         done?;
         self.book(name, "broadcast", key, moved);
-        self.counts.communicating += start.elapsed();
+        self.spent(start);
         Ok(())
     }
 
@@ -259,7 +347,7 @@ impl<'w> Comm<'w> {
         let route = Route { world: self.world, name, from: self.rank, to };
         let inbox = self.world.inbox(to).ok_or_else(|| self.no_rank(name, self.rank, to, to))?;
         inbox.send(route, data, &mut self.counts.waiting)?;
-        self.counts.communicating += start.elapsed();
+        self.spent(start);
         Ok(())
     }
 
@@ -277,14 +365,15 @@ impl<'w> Comm<'w> {
         inbox.receive(route, out, &mut self.counts.waiting)?;
         let wire = if from == self.rank { 0 } else { out.len() as u64 };
         self.book(name, "receive", key, Moved { payload: out.len() as u64, wire });
-        self.counts.communicating += start.elapsed();
+        self.spent(start);
         Ok(())
     }
 
     fn book(&mut self, name: &str, kind: &'static str, key: &str, moved: Moved) {
         let (name, key) = (name.into(), key.into());
         let Moved { payload, wire } = moved;
-        self.counts.book(Counted { name, kind, key, payload, wire, control: false });
+        let order = self.next();
+        self.counts.book(Counted { name, kind, key, payload, wire, control: false, order });
     }
 
     fn no_rank(&self, name: &str, from: usize, to: usize, rank: usize) -> CommError {

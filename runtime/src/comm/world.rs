@@ -1,9 +1,9 @@
 //! The world: all ranks, their groups, and the end of all waiting.
 
-use super::count::Counts;
 use super::error::CommError;
 use super::group::{Call, Group};
 use super::message::Inbox;
+use super::queue::Queue;
 use super::Comm;
 use autoshard_ir::{Axis, Mesh};
 use std::collections::HashMap;
@@ -11,6 +11,7 @@ use std::fmt::Display;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Most ranks that one process runs as threads.
@@ -22,6 +23,12 @@ pub const MAX_RANKS: usize = 4096;
 /// every rank that waits, and every later call, returns [`CommError::Stopped`] with that cause.
 #[derive(Debug)]
 pub struct World {
+    shared: Arc<Shared>,
+}
+
+/// What the ranks and their communication threads share.
+#[derive(Debug)]
+struct Shared {
     mesh: Mesh,
     timeout: Duration,
     stopped: AtomicBool,
@@ -31,6 +38,20 @@ pub struct World {
     everyone: Arc<Group>,
     places: Vec<Mutex<Place>>,
     inboxes: Vec<Inbox>,
+    /// What each rank has issued; none in a world of one.
+    queues: Vec<Arc<Queue>>,
+    /// Communication threads.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.queues.iter().for_each(|q| q.close());
+        for thread in lock(&self.threads).drain(..) {
+            // A thread that panics has told the world; this is the world's end.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// What a rank is doing, for the watchdog's report.
@@ -50,44 +71,69 @@ impl World {
         check_mesh(mesh).map_err(|reason| CommError::Mesh { mesh: mesh.to_string(), reason })?;
         let members: Vec<usize> = (0..mesh.ranks()).collect();
         let everyone = Arc::new(Group::new(members.clone()));
-        Ok(World {
+        let ranks = mesh.ranks();
+        let queued = if ranks == 1 { 0 } else { ranks };
+        let shared = Shared {
             mesh: mesh.clone(),
             timeout,
             stopped: AtomicBool::new(false),
             cause: Mutex::new(None),
             groups: Mutex::new(HashMap::from([(members, everyone.clone())])),
             everyone,
-            places: (0..mesh.ranks()).map(|_| Mutex::new(Place::Computing)).collect(),
-            inboxes: (0..mesh.ranks()).map(|_| Inbox::default()).collect(),
-        })
+            places: (0..ranks).map(|_| Mutex::new(Place::Computing)).collect(),
+            inboxes: (0..ranks).map(|_| Inbox::default()).collect(),
+            queues: (0..queued).map(|r| Arc::new(Queue::new(r))).collect(),
+            threads: Mutex::default(),
+        };
+        Ok(World { shared: Arc::new(shared) })
+    }
+
+    /// Another handle on the same world, for a communication thread while it communicates.
+    pub(crate) fn share(&self) -> World {
+        World { shared: self.shared.clone() }
+    }
+
+    /// What a rank has issued; `None` in a world of one.
+    pub(crate) fn queue(&self, rank: usize) -> Option<&Queue> {
+        self.shared.queues.get(rank).map(|q| &**q)
+    }
+
+    /// Starts the communication thread of a rank.
+    pub(crate) fn serve(&self, rank: usize) -> Result<(), CommError> {
+        let Some(queue) = self.shared.queues.get(rank).cloned() else { return Ok(()) };
+        // The thread holds the queue, not the world, which ends it.
+        let thread = std::thread::Builder::new().name(format!("comm {rank}")).spawn(move || queue.serve());
+        let thread = thread.map_err(|e| CommError::Spawn { rank, message: e.to_string() })?;
+        lock(&self.shared.threads).push(thread);
+        Ok(())
     }
 
     /// The mesh.
     pub fn mesh(&self) -> &Mesh {
-        &self.mesh
+        &self.shared.mesh
     }
 
     /// Longest wait.
     pub fn timeout(&self) -> Duration {
-        self.timeout
+        self.shared.timeout
     }
 
     /// The ranks that differ from `rank` on `axes` alone; made once, then shared.
     pub fn group(&self, rank: usize, axes: &[Axis]) -> Arc<Group> {
-        let mut members = self.mesh.group(rank, axes);
+        let mut members = self.shared.mesh.group(rank, axes);
         members.sort_unstable();
         members.dedup();
-        let mut groups = lock(&self.groups);
+        let mut groups = lock(&self.shared.groups);
         groups.entry(members.clone()).or_insert_with(|| Arc::new(Group::new(members))).clone()
     }
 
     /// All ranks.
     pub(crate) fn everyone(&self) -> &Arc<Group> {
-        &self.everyone
+        &self.shared.everyone
     }
 
     pub(crate) fn inbox(&self, rank: usize) -> Option<&Inbox> {
-        self.inboxes.get(rank)
+        self.shared.inboxes.get(rank)
     }
 
     /// Runs `f` once per rank, each on its own thread with its own state (on the caller's thread if
@@ -101,7 +147,7 @@ impl World {
         R: Send,
         E: From<CommError> + Display + Send,
     {
-        let ranks = self.mesh.ranks();
+        let ranks = self.shared.mesh.ranks();
         if states.len() != ranks {
             return Err(CommError::Ranks { given: states.len(), ranks }.into());
         }
@@ -111,7 +157,7 @@ impl World {
         } else {
             self.run_threads(states, &f)
         };
-        let first = lock(&self.cause).as_ref().map(|(rank, _)| *rank);
+        let first = lock(&self.shared.cause).as_ref().map(|(rank, _)| *rank);
         first_error(results, first)
     }
 
@@ -148,8 +194,8 @@ impl World {
     where
         E: From<CommError> + Display,
     {
-        *lock(&self.places[rank]) = Place::Computing;
-        let mut comm = Comm { world: self, rank, counts: Counts::default() };
+        *lock(&self.shared.places[rank]) = Place::Computing;
+        let mut comm = Comm::new(self, rank, 0);
         // A state that a panic leaves half-changed is not used again: the world stops for good.
         let result = match catch_unwind(AssertUnwindSafe(|| f(&mut comm, state))) {
             Ok(result) => result.inspect_err(|e| {
@@ -161,34 +207,48 @@ impl World {
                 Err(error.into())
             }
         };
-        *lock(&self.places[rank]) = Place::Finished;
+        let result = self.end_rank(rank, result);
+        *lock(&self.shared.places[rank]) = Place::Finished;
         result
+    }
+
+    /// Ends what a rank has issued. Where its communication failed, that is why the rank did.
+    fn end_rank<R, E>(&self, rank: usize, result: Result<R, E>) -> Result<R, E>
+    where
+        E: From<CommError>,
+    {
+        let Some(queue) = self.queue(rank) else { return result };
+        match (queue.drain(result.is_err()), result) {
+            (Ok(()), result) => result,
+            (Err(CommError::Stopped(_)), Err(e)) => Err(e),
+            (Err(e), _) => Err(e.into()),
+        }
     }
 
     /// Stops the world. Only the first cause counts.
     pub fn stop(&self, rank: usize, cause: CommError) {
         {
-            let mut first = lock(&self.cause);
+            let mut first = lock(&self.shared.cause);
             if first.is_some() {
                 return;
             }
             *first = Some((rank, cause));
         }
-        self.stopped.store(true, Ordering::SeqCst);
+        self.shared.stopped.store(true, Ordering::SeqCst);
         // Waiters test the flag under the lock that `wake` takes, so none misses it.
-        let groups: Vec<_> = lock(&self.groups).values().cloned().collect();
+        let groups: Vec<_> = lock(&self.shared.groups).values().cloned().collect();
         groups.iter().for_each(|g| g.wake());
-        self.inboxes.iter().for_each(Inbox::wake);
+        self.shared.inboxes.iter().for_each(Inbox::wake);
     }
 
     /// Why the world stopped, if it did.
     pub fn cause(&self) -> Option<CommError> {
-        lock(&self.cause).as_ref().map(|(_, cause)| cause.clone())
+        lock(&self.shared.cause).as_ref().map(|(_, cause)| cause.clone())
     }
 
     /// An error if the world has stopped.
     pub fn check(&self) -> Result<(), CommError> {
-        if !self.stopped.load(Ordering::SeqCst) {
+        if !self.shared.stopped.load(Ordering::SeqCst) {
             return Ok(());
         }
         match self.cause() {
@@ -199,12 +259,12 @@ impl World {
 
     /// Notes what a rank waits in.
     pub(crate) fn place(&self, rank: usize, call: Option<&Arc<Call>>) {
-        *lock(&self.places[rank]) = call.map_or(Place::Computing, |c| Place::Waiting(c.clone()));
+        *lock(&self.shared.places[rank]) = call.map_or(Place::Computing, |c| Place::Waiting(c.clone()));
     }
 
     /// What these ranks are doing, in words.
     pub(crate) fn whereabouts(&self, ranks: &[usize]) -> String {
-        let say = |rank: &usize| match &*lock(&self.places[*rank]) {
+        let say = |rank: &usize| match &*lock(&self.shared.places[*rank]) {
             Place::Computing => format!("rank {rank} is computing"),
             Place::Waiting(call) => format!("rank {rank} waits in {call}"),
             Place::Finished => format!("rank {rank} has finished"),
@@ -245,7 +305,7 @@ fn first_error<R, E>(results: Vec<Result<R, E>>, first: Option<usize>) -> Result
 }
 
 /// The text of a panic.
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

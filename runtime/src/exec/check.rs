@@ -1,10 +1,13 @@
 //! Checks a program once, so that executing it needs no bounds checks of its own.
 
+mod flight;
+
 use super::error::RuntimeError;
 use crate::comm::checked_bytes;
-use autoshard_ir::kernel::{Kernel, KernelBody};
+use autoshard_ir::kernel::Kernel;
 use autoshard_ir::program::{Buf, Program, ProgramFunction, Step};
 use autoshard_ir::{Mesh, Type};
+use flight::Flight;
 
 /// Offsets into a frame must be multiples of this many bytes: the widest element.
 const FRAME_ALIGN: usize = 8;
@@ -16,7 +19,8 @@ const MAX_DEPTH: usize = 256;
 ///
 /// # Errors
 /// [`RuntimeError::Program`] for an index out of range, a recursive call, a buffer that is too small
-/// or misaligned for what a step does with it, and results in place that do not fit.
+/// or misaligned for what a step does with it, results in place that do not fit, writes to a parameter
+/// that is neither updated nor consumed, and steps that touch what a collective is moving.
 pub(crate) fn check(program: &Program) -> Result<Vec<usize>, RuntimeError> {
     let mut order = Vec::new();
     // Depth first without recursion: a damaged program may chain as many calls as it likes.
@@ -84,10 +88,19 @@ fn check_function(program: &Program, f: &ProgramFunction) -> Result<(), RuntimeE
             return Err(error(&f.name, &format!("%{name}"), reason));
         }
     }
-    for (i, step) in f.steps.iter().enumerate() {
-        check_step(program, f, step).map_err(|reason| error(&f.name, &format!("step {i}"), reason))?;
+    if f.consumed.len() != f.params.len() {
+        let reason = format!("{} entries for {} parameters", f.consumed.len(), f.params.len());
+        return Err(error(&f.name, "consumed", reason));
     }
-    Ok(())
+    let mut flight = Flight::default();
+    for (i, step) in f.steps.iter().enumerate() {
+        let sound = check_step(program, f, step).and_then(|()| flight.step(program, f, i));
+        sound.map_err(|reason| error(&f.name, &format!("step {i}"), reason))?;
+    }
+    match flight.pending.first() {
+        Some(p) => Err(error(&f.name, &format!("step {}", p.issue), "is never waited for".into())),
+        None => Ok(()),
+    }
 }
 
 fn check_type(mesh: &Mesh, ty: &Type) -> Result<usize, String> {
@@ -112,7 +125,9 @@ fn check_step(program: &Program, f: &ProgramFunction, step: &Step) -> Result<(),
             check_kernel(f, k, buffers)?;
             buffers.iter().try_for_each(|b| needs(b, 0))
         }
-        Step::Collective { collective, input, output } => {
+        // See `Flight`.
+        Step::Wait { .. } => Ok(()),
+        Step::Issue { collective, input, output } => {
             let c = program.collectives.get(*collective);
             let c = c.ok_or(format!("there is no collective {collective}"))?;
             needs(input, check_type(&program.mesh, &c.from)?)?;
@@ -137,13 +152,12 @@ fn check_step(program: &Program, f: &ProgramFunction, step: &Step) -> Result<(),
 /// What `cpu::execute` cannot see for itself.
 fn check_kernel(f: &ProgramFunction, k: &Kernel, buffers: &[Buf]) -> Result<(), String> {
     let (operands, results) = buffers.split_at(k.operands);
-    let in_operand = |r: &Buf| operands.iter().any(|o| home(f, *o) == home(f, *r));
-    match &k.body {
-        KernelBody::Loop(_) => {}
-        _ if results.iter().any(in_operand) => {
-            return Err(format!("{} writes a result over an operand", k.name));
+    for (i, r) in results.iter().enumerate() {
+        for (operand, _) in operands.iter().enumerate().filter(|(_, o)| home(f, **o) == home(f, *r)) {
+            if !k.may_overwrite(operand, i) {
+                return Err(format!("{} writes a result over an operand", k.name));
+            }
         }
-        _ => {}
     }
     Ok(())
 }

@@ -4,6 +4,9 @@
 //! large. Parameters are written and results read between steps ([`Runtime::write_f64`],
 //! [`Runtime::read_f64`], …).
 //!
+//! Communication that is not waited for at once runs on a rank's communication thread (see
+//! [`crate::comm`]) while the rank goes on.
+//!
 //! Invariant: all memory of the ranks belongs to the [`Runtime`] and outlives their threads, so that
 //! a rank may read from a peer that has already failed.
 
@@ -69,10 +72,12 @@ pub struct StepReport {
 pub struct RankReport {
     /// Bytes communicated.
     pub counts: Counts,
-    /// Seconds in communication calls, waiting included. A rank does not compute meanwhile, so all
-    /// of it is exposed.
+    /// Seconds in which the rank communicated, beside its computation or not.
+    pub communication_seconds: f64,
+    /// Seconds in which the rank did not compute because of communication: it ran a collective itself
+    /// or waited for its communication thread.
     pub exposed_communication_seconds: f64,
-    /// Seconds of these that passed waiting for other ranks.
+    /// Part of `communication_seconds` that passed waiting for other ranks.
     pub waiting_seconds: f64,
     /// Memory of the rank, in bytes: parameters, results and frames.
     pub memory_bytes: usize,
@@ -151,7 +156,8 @@ impl Runtime {
 fn report(comm: &mut Comm<'_>, rank: &Rank) -> RankReport {
     let counts = std::mem::take(&mut comm.counts);
     RankReport {
-        exposed_communication_seconds: counts.communicating.as_secs_f64(),
+        communication_seconds: counts.communicating.as_secs_f64(),
+        exposed_communication_seconds: counts.exposed.as_secs_f64(),
         waiting_seconds: counts.waiting.as_secs_f64(),
         memory_bytes: rank.bytes(),
         counts,

@@ -2,7 +2,7 @@
 
 use super::arena::{lay_out, Arena};
 use super::error::RuntimeError;
-use crate::comm::{CollectivePlan, Comm, World};
+use crate::comm::{CollectivePlan, Comm, Ticket, World};
 use crate::cpu::pool::Pool;
 use crate::cpu::{self, Buffer};
 use autoshard_ir::program::{Buf, Collective, Program, ProgramFunction, Step};
@@ -20,7 +20,7 @@ pub(crate) struct Rank {
     /// By function; `None` where the entry does not reach it.
     frames: Vec<Option<Arena>>,
     /// By collective; `None` where the entry does not reach it.
-    plans: Vec<Option<CollectivePlan>>,
+    plans: Vec<Option<Arc<CollectivePlan>>>,
 }
 
 /// A buffer in the entry arena.
@@ -46,14 +46,14 @@ impl Rank {
         let entry = &program.functions[program.entry];
         let (params, results, total) = lay_out_entry(program, entry).unwrap_or((vec![], vec![], usize::MAX));
         let mut frames: Vec<Option<Arena>> = program.functions.iter().map(|_| None).collect();
-        let mut plans: Vec<Option<CollectivePlan>> = collectives.iter().map(|_| None).collect();
+        let mut plans: Vec<Option<Arc<CollectivePlan>>> = collectives.iter().map(|_| None).collect();
         for f in reached {
             let function = &program.functions[*f];
             frames[*f] = Some(memory(function.frame, format!("frame of {}", function.name))?);
             for step in &function.steps {
-                if let Step::Collective { collective: c, .. } = step {
+                if let Step::Issue { collective: c, .. } = step {
                     if plans[*c].is_none() {
-                        plans[*c] = Some(CollectivePlan::new(world, rank, &collectives[*c])?);
+                        plans[*c] = Some(Arc::new(CollectivePlan::new(world, rank, &collectives[*c])?));
                     }
                 }
             }
@@ -132,22 +132,34 @@ impl Walk<'_, '_> {
             Buf::Param(p) => params[p],
             Buf::Result(r) => results[r],
         };
-        for step in &function.steps {
+        let mut issued: Vec<(usize, Ticket)> = Vec::new();
+        for (at, step) in function.steps.iter().enumerate() {
             self.comm.world().check()?;
+            if !matches!(step, Step::Issue { .. } | Step::Wait { .. }) {
+                self.comm.start();
+            }
             match step {
                 Step::Kernel { kernel, buffers } => {
                     self.scratch.clear();
                     self.scratch.extend(buffers.iter().map(resolve));
                     self.kernel(&function.name, *kernel)?;
                 }
-                Step::Collective { collective, input, output } => {
+                Step::Issue { collective, input, output } => {
                     let Some(plan) = &rank.plans[*collective] else {
                         continue;
                     };
+                    let soon = function.steps.get(at + 1) == Some(&Step::Wait { issue: at });
                     let (input, output) = (resolve(input).ptr, resolve(output).ptr);
-                    // SAFETY: `check` found both buffers large enough and aligned; the memory is
-                    // this rank's alone and lives in `Runtime` until all ranks have returned.
-                    unsafe { self.comm.collective(plan, input, output)? };
+                    // SAFETY: `check` found both buffers large enough and aligned, and no step between
+                    // here and the wait that touches them; the memory is this rank's alone and lives in
+                    // `Runtime` until all ranks have returned.
+                    issued.push((at, unsafe { self.comm.issue(plan, input, output, soon)? }));
+                }
+                Step::Wait { issue } => {
+                    // `check` found that it is there.
+                    if let Some(i) = issued.iter().position(|(at, _)| at == issue) {
+                        self.comm.wait(issued.swap_remove(i).1)?;
+                    }
                 }
                 Step::Call { function, args, results } => {
                     let args: Vec<Buffer> = args.iter().map(resolve).collect();

@@ -1,9 +1,9 @@
 use super::*;
-use autoshard_ir::core::{Axis, DType, Scalar};
+use autoshard_ir::core::{Axis, DType, Scalar, Type};
 use autoshard_ir::kernel::{
     AttentionKernel, CopyBox, CopyKernel, Extent, GatherKernel, GemmKernel, GemmLoop, Init, Product,
 };
-use autoshard_ir::kernel::{Instr, Store};
+use autoshard_ir::kernel::{Instr, Kernel, KernelBody, LoopKernel, LoopOp, Store, View};
 use autoshard_ir::program::{Collective, CollectiveKind};
 
 const D: usize = 16; // elements of every buffer
@@ -39,7 +39,7 @@ fn run(kernel: usize, buffers: &[Buf]) -> Step {
 }
 
 fn gather(input: Buf, output: Buf) -> Step {
-    Step::Collective { collective: 0, input, output }
+    Step::Issue { collective: 0, input, output }
 }
 
 fn call(args: &[Buf], results: &[Buf]) -> Step {
@@ -53,6 +53,7 @@ fn function(name: &str, params: &[&str], results: &[&str], frame: usize, steps: 
         params: named(params),
         results: named(results),
         in_place: vec![None; results.len()],
+        consumed: vec![false; params.len()],
         frame,
         steps,
     }
@@ -81,6 +82,7 @@ fn program() -> Program {
         vec![
             call(&[Param(0), Param(1)], &[Frame(0)]),
             gather(Frame(0), Frame(BYTES)),
+            Step::Wait { issue: 1 },
             run(0, &[Param(0), Frame(BYTES), Out(0)]),
         ],
     );
@@ -176,7 +178,7 @@ fn a_frame_that_is_too_small() {
 fn a_parameter_after_its_update() {
     assert_eq!(
         broken(|p| p.functions[1].steps.push(run(0, &[Param(0), Param(1), Frame(0)]))),
-        "@step: step 3 (add %z): reads %w, which step 2 has updated in place"
+        "@step: step 4 (add %z): reads %w, which step 3 has updated in place"
     );
     // The updated value has its own name.
     let mut p = program();
@@ -193,9 +195,9 @@ fn updates_in_place_are_elementwise() {
         };
         l[0].instrs[0].op = LoopOp::Load(view(0, D - 1, 0)); // w[15] in every element
         p.kernels.push(k);
-        p.functions[1].steps[2] = run(1, &[Param(0), Frame(BYTES), Out(0)]);
+        p.functions[1].steps[3] = run(1, &[Param(0), Frame(BYTES), Out(0)]);
     };
-    assert_eq!(broken(shift), "@step: step 2 (add %z): writes %w.new over %w");
+    assert_eq!(broken(shift), "@step: step 3 (add %z): writes %w.new over %w");
     assert_eq!(
         broken(|p| p.functions[1].steps[1] = gather(Param(0), Out(0))),
         "@step: step 1 (all_reduce @step %r): writes %w.new over %w"
@@ -227,10 +229,137 @@ fn a_call_in_place_checks_the_callee() {
 }
 
 #[test]
+fn what_a_collective_touches_is_left_alone_until_the_wait() {
+    let during = |s: Step| broken(|p| p.functions[1].steps.insert(2, s));
+    assert_eq!(
+        during(run(0, &[Param(0), Frame(BYTES), Frame(2 * BYTES)])),
+        "@step: step 2 (add %z): reads frame+64, which the collective of step 1 is still writing"
+    );
+    assert_eq!(
+        during(run(0, &[Param(0), Param(1), Frame(0)])),
+        "@step: step 2 (add %z): writes frame+0, which the collective of step 1 still reads"
+    );
+    assert_eq!(
+        during(Step::Copy { from: Param(0), to: Frame(BYTES + 60), bytes: 4 }),
+        "@step: step 2 (copy): writes frame+124, which the collective of step 1 still writes"
+    );
+    assert_eq!(
+        during(call(&[Param(0), Frame(BYTES)], &[Frame(0)])),
+        "@step: step 2 (call @body): reads frame+64, which the collective of step 1 is still writing"
+    );
+    // Reading its input is no harm, and a later collective comes after it; a local move does not.
+    let chained = |kind| {
+        let mut p = program();
+        let f = &mut p.functions[1];
+        f.frame = 3 * BYTES;
+        f.steps.insert(2, Step::Issue { collective: 1, input: Frame(BYTES), output: Frame(2 * BYTES) });
+        f.steps[3] = run(0, &[Frame(0), Param(1), Out(0)]);
+        f.steps[4] = Step::Wait { issue: 2 };
+        f.steps.push(Step::Wait { issue: 1 });
+        f.in_place = vec![None];
+        p.collectives.push(Collective { kind, ..p.collectives[0].clone() });
+        check(&p).map_err(|e| e.to_string())
+    };
+    assert_eq!(chained(CollectiveKind::AllGather), Ok(()));
+    let error = chained(CollectiveKind::Local).expect_err("a local move runs at once");
+    assert!(error.contains("(shard @step %r): reads frame+64, which the collective of step 1"), "{error}");
+}
+
+#[test]
+fn every_issue_has_one_wait() {
+    assert_eq!(
+        broken(|p| p.functions[1].steps[2] = Step::Copy { from: Param(0), to: Frame(BYTES), bytes: 0 }),
+        "@step: step 2 (copy): writes frame+64, which the collective of step 1 still writes"
+    );
+    assert_eq!(
+        broken(|p| p.functions[1].steps = vec![call(&[Param(0), Param(1)], &[Out(0)]), gather(Out(0), Frame(0))]),
+        "@step: step 1 (all_reduce @step %r) is never waited for"
+    );
+    let wait = |issue, at: usize| broken(|p| p.functions[1].steps.insert(at, Step::Wait { issue }));
+    assert_eq!(wait(1, 3), "@step: step 3 (wait): waits for step 1, which has been waited for");
+    assert_eq!(wait(2, 1), "@step: step 1 (wait): waits for step 2, which comes later");
+    assert_eq!(wait(0, 1), "@step: step 1 (wait): waits for step 0, which is no collective");
+    assert_eq!(wait(9, 1), "@step: step 1 (wait): waits for step 9, which does not exist");
+}
+
+/// `body` takes x for its own and writes its sums there; `step` gives it the sum w + g.
+fn consuming() -> Program {
+    let mut p = program();
+    let body = &mut p.functions[0];
+    body.consumed[0] = true;
+    body.steps[0] = run(0, &[Param(0), Param(1), Param(0)]);
+    body.steps[1] = run(0, &[Param(0), Param(1), Frame(BYTES)]);
+    body.steps[2] = run(0, &[Param(0), Frame(BYTES), Out(0)]);
+    let step = &mut p.functions[1];
+    step.frame = 3 * BYTES;
+    step.steps = vec![
+        run(0, &[Param(0), Param(1), Frame(2 * BYTES)]),
+        call(&[Frame(2 * BYTES), Param(1)], &[Frame(0)]),
+        run(0, &[Param(0), Frame(0), Out(0)]),
+    ];
+    p
+}
+
+#[test]
+fn a_consumed_argument_is_the_callees() {
+    assert_eq!(check(&consuming()), Ok(()));
+    let broken = |change: &dyn Fn(&mut Program)| {
+        let mut p = consuming();
+        change(&mut p);
+        check(&p).expect_err("must be rejected").to_string()
+    };
+    assert_eq!(
+        broken(&|p| p.functions[1].steps[2] = run(0, &[Param(0), Frame(2 * BYTES), Out(0)])),
+        "@step: step 2 (add %z): reads frame+128, which the call in step 1 has consumed"
+    );
+    assert_eq!(
+        broken(&|p| p.functions[1].steps[1] = call(&[Param(0), Param(1)], &[Frame(0)])),
+        "@step: step 1 (call @body): the callee consumes %w, which is not in the frame nor consumed here"
+    );
+    assert_eq!(
+        broken(&|p| p.functions[1].steps[1] = call(&[Frame(2 * BYTES), Frame(2 * BYTES)], &[Frame(0)])),
+        "@step: step 1 (call @body): the callee consumes frame+128, which is also frame+128"
+    );
+    assert_eq!(
+        broken(&|p| p.functions[0].consumed[0] = false),
+        "@body: step 0 (add %z): writes %x, a parameter without an update in place"
+    );
+    assert_eq!(
+        broken(&|p| p.functions[0].consumed = vec![]),
+        "@body: the list cannot be consumed: 0 entries for 2 parameters"
+    );
+    assert_eq!(
+        broken(&|p| p.functions[1].consumed[1] = true),
+        "@step: %g cannot be consumed: the entry's parameters stay"
+    );
+    assert_eq!(broken(&|p| p.functions[0].in_place = vec![Some(0)]), "@body: %x cannot be consumed: it holds a result");
+}
+
+#[test]
+fn a_consumed_parameter_may_be_given_on() {
+    let middle = |given: bool| {
+        let mut p = consuming();
+        let mut f = function("middle", &["x", "y"], &["z"], 0, vec![call(&[Param(0), Param(1)], &[Out(0)])]);
+        f.consumed[0] = given;
+        p.functions.insert(1, f);
+        p.functions[2].steps[1] =
+            Step::Call { function: 1, args: vec![Frame(2 * BYTES), Param(1)], results: vec![Frame(0)] };
+        p.entry = 2;
+        p
+    };
+    assert_eq!(check(&middle(true)), Ok(()));
+    assert!(check(&middle(false)).is_err());
+    let mut p = middle(true);
+    p.functions[1].steps.push(Step::Copy { from: Param(0), to: Frame(0), bytes: 0 });
+    let error = check(&p).expect_err("must be rejected").to_string();
+    assert_eq!(error, "@middle: step 1 (copy): reads %x, which the call in step 0 has consumed");
+}
+
+#[test]
 fn sizes_are_those_of_the_writer() {
     assert_eq!(
         broken(|p| p.collectives[0].to = Type::new(DType::F32, &[("d", 8)])),
-        "@step: step 2 (add %z): frame+64 has 32 bytes, expected 64"
+        "@step: step 3 (add %z): frame+64 has 32 bytes, expected 64"
     );
     assert_eq!(
         broken(|p| p.functions[0].params[0].1 = Type::new(DType::F64, &[("d", D)])),
@@ -260,7 +389,7 @@ fn results_are_written_once() {
         "@body: step 0 (add %z): writes %y, a parameter without an update in place"
     );
     let mut p = program();
-    p.functions[1].steps[2] = run(0, &[Param(0), Frame(BYTES), Param(0)]);
+    p.functions[1].steps[3] = run(0, &[Param(0), Frame(BYTES), Param(0)]);
     assert_eq!(check(&p), Ok(()), "a parameter is another name for its update");
 }
 
@@ -275,7 +404,7 @@ fn indices_and_counts() {
     assert_eq!(fault(call(&[Param(0)], &[Frame(0)])), "@step: step 0 (call @body): 1 arguments, expected 2");
     assert_eq!(fault(call(&[Param(0), Param(1)], &[])), "@step: step 0 (call @body): 0 results, expected 1");
     assert_eq!(
-        fault(Step::Collective { collective: 3, input: Param(0), output: Frame(0) }),
+        fault(Step::Issue { collective: 3, input: Param(0), output: Frame(0) }),
         "@step: step 0 (collective): no collective 3"
     );
     assert_eq!(broken(|p| p.functions[0].steps.push(call(&[Param(0), Param(1)], &[Frame(0)]))), "@body calls itself");
