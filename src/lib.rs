@@ -8,6 +8,7 @@
 
 pub mod artifact;
 pub mod compile;
+pub mod cuda;
 pub mod data;
 pub mod hardware;
 pub mod import;

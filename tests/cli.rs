@@ -306,6 +306,14 @@ fn deep_nesting_is_refused() {
 }
 
 #[test]
+fn probing_says_what_is_there_or_what_is_missing() {
+    let (code, stdout, stderr) = autoshard(&["hardware", "--probe"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert!(stdout.starts_with("driver: ") || stdout.starts_with("no device: "), "{stdout}");
+    refused(&["hardware", "this-machine", "--probe"], 2, &["cannot be used with"]);
+}
+
+#[test]
 fn unknown_flags_and_values_name_the_nearest() {
     let model = golden("llama_tiny");
     refused(&["run", &model, "--stpes", "3"], 2, &["unexpected argument '--stpes'", "'--steps'"]);

@@ -45,7 +45,7 @@ fn compare(name: &str, printed: &str) {
             "{name}.shard differs from line {}:\n- {}\n+ {}\nAUTOSHARD_BLESS=1 accepts the new text",
             at + 1,
             line(&want),
-            line(&printed)
+            line(printed)
         );
     }
 }

@@ -2,18 +2,25 @@
 
 use super::{print, suggestion, Failure};
 use autoshard::hardware::Preset;
+use autoshard::runtime::cuda::probe;
 use std::fmt::Write;
 
 /// List the known machines, or print one with the sources of its figures
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  autoshard hardware this-machine")]
+#[command(after_help = "Example:\n  autoshard hardware this-machine\n  autoshard hardware --probe")]
 pub struct Args {
     /// A machine's name
     name: Option<String>,
+    /// Print what is found of CUDA here: driver and devices, or what is missing
+    #[arg(long, conflicts_with = "name")]
+    probe: bool,
 }
 
 /// Prints one machine or all names.
 pub fn hardware(args: &Args) -> Result<(), Failure> {
+    if args.probe {
+        return print(&probe().to_string());
+    }
     let machine = Preset::this_machine()?;
     match &args.name {
         None => print(&format!("{}\n  {}\n", machine.name, machine.about)),

@@ -28,7 +28,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Compile(compile::Args),
+    Compile(Box<compile::Args>),
     Run(Box<run::Args>),
     Inspect(inspect::Args),
     Hardware(hardware::Args),

@@ -77,7 +77,7 @@ pub struct Unit {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// A kernel; its operands are the unit's inputs, its results the unit's results.
-    Kernel(Kernel),
+    Kernel(Box<Kernel>),
     /// Communication.
     Collective(NodeId),
     /// A call.

@@ -64,12 +64,12 @@ fn unit(f: &Function, group: &Draft) -> Unit {
     let work = match &group.body {
         Body::Collective => Work::Collective(nodes[0]),
         Body::Call => Work::Call(nodes[0]),
-        Body::Fixed(kernel) => Work::Kernel((**kernel).clone()),
+        Body::Fixed(kernel) => Work::Kernel(kernel.clone()),
         Body::Nests(_) | Body::Products(..) => {
             dedup(&mut results);
             inputs.retain(|v| !results.contains(v));
             dedup(&mut inputs);
-            Work::Kernel(kernel(f, group, &inputs, &results))
+            Work::Kernel(Box::new(kernel(f, group, &inputs, &results)))
         }
     };
     Unit { work, nodes, inputs, results }

@@ -1,29 +1,18 @@
 //! Kernels, emitted, compiled, run in every order, and compared.
 
-use super::compare::{compare, Tolerance, CANARY};
 use super::emit::{emit, Emitted};
-use super::jobs::{self, Arg, Job, Launch, Outcome, Role, Tensor, ORDERS};
-use super::kernels::operands;
-use super::reference::{shapes, touched};
+use super::jobs::{self, Arg, Job, Launch, Outcome, Role, ORDERS};
 use super::toolchain::{self, Text};
+use autoshard::cuda::check::compare::{compare, Tolerance, CANARY};
+use autoshard::cuda::check::kernels::{operands, Case};
+use autoshard::cuda::check::reference::{shapes, touched};
+use autoshard::cuda::check::tensor::Tensor;
 use autoshard::ir::kernel::{Kernel, KernelBody};
-use autoshard::ir::mesh::Mesh;
 use autoshard::ir::DType;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
-
-/// A kernel to run, for some ranks of a mesh.
-#[derive(Clone, Debug)]
-pub struct Case {
-    /// Where it comes from.
-    pub label: String,
-    pub kernel: Kernel,
-    pub mesh: Mesh,
-    /// Operands and results that share memory.
-    pub in_place: Vec<(usize, usize)>,
-}
 
 /// What a run of many kernels came to.
 #[derive(Clone, Debug, Default)]
@@ -263,7 +252,7 @@ impl<'a> Check<'a> {
             let got = &o.buffers[self.slots[k]];
             numbers |= want.iter().flatten().any(|w| w.is_finite()) || want.iter().flatten().count() == 0;
             match compare(got, want, self.tolerance) {
-                Err(e) => faults.push(format!("result {r}: {e}")),
+                Err(e) => faults.push(format!("result {r}: {}: {}", e.kind, e.text)),
                 Ok(e) => {
                     let all = summary.compared.entry(got.dtype.name()).or_default();
                     *all = (all.0 + want.iter().flatten().count(), all.1.max(e.l2));

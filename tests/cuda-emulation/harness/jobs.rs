@@ -1,7 +1,7 @@
 //! Jobs of a driver: written, run, and read back.
 
 use super::toolchain;
-use autoshard::ir::DType;
+use autoshard::cuda::check::tensor::Tensor;
 use serde::Deserialize;
 use std::fmt::Write as _;
 use std::os::unix::fs::FileExt;
@@ -28,41 +28,6 @@ pub enum Role {
     Result,
     /// An operand that a result replaces.
     InPlace,
-}
-
-/// Memory of one operand or result: values that its type represents exactly.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Tensor {
-    pub dtype: DType,
-    pub values: Vec<f64>,
-}
-
-impl Tensor {
-    /// As the device stores it.
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.values.len() * self.dtype.bytes());
-        for v in &self.values {
-            match self.dtype {
-                DType::F64 => out.extend(v.to_le_bytes()),
-                DType::F32 => out.extend((*v as f32).to_le_bytes()),
-                DType::I32 => out.extend((*v as i32).to_le_bytes()),
-                DType::Bf16 => out.extend(((DType::Bf16.round(*v) as f32).to_bits() >> 16).to_le_bytes()[..2].iter()),
-            }
-        }
-        out
-    }
-
-    /// From the device.
-    pub fn from_bytes(dtype: DType, bytes: &[u8]) -> Tensor {
-        let word = |c: &[u8]| c.iter().rev().fold(0u64, |w, b| w << 8 | u64::from(*b));
-        let value = |c: &[u8]| match dtype {
-            DType::F64 => f64::from_bits(word(c)),
-            DType::F32 => f64::from(f32::from_bits(word(c) as u32)),
-            DType::I32 => f64::from(word(c) as u32 as i32),
-            DType::Bf16 => f64::from(f32::from_bits((word(c) as u32) << 16)),
-        };
-        Tensor { dtype, values: bytes.chunks_exact(dtype.bytes()).map(value).collect() }
-    }
 }
 
 /// An argument of an entry.

@@ -1,7 +1,7 @@
 //! Kernels that no golden has: every scalar function, every cast, lanes shorter and longer than
 //! warps and blocks, ragged and empty parts, stores that combine over every set of loops.
 
-use super::emulate::Case;
+use autoshard::cuda::check::kernels::Case;
 use autoshard::ir::core::{Bits, Scalar};
 use autoshard::ir::kernel::{Extent, GatherKernel, Instr, Kernel, KernelBody, LoopKernel, LoopOp, Store, View};
 use autoshard::ir::mesh::Mesh;

@@ -1,16 +1,18 @@
 //! Kernels evaluated entry by entry in f64, every instruction rounded to its type, and the elements
 //! that they touch. Written from the definitions in `ir/src/kernel.rs` alone.
 
-use super::jobs::Tensor;
-use autoshard::ir::kernel::{Extent, GatherKernel, Kernel, KernelBody, LoopKernel, LoopOp, View};
-use autoshard::ir::mesh::{Mesh, Part};
-use autoshard::ir::ops::random_unit;
-use autoshard::ir::DType;
+use super::tensor::Tensor;
+use autoshard_ir::kernel::{Extent, GatherKernel, Kernel, KernelBody, LoopKernel, LoopOp, View};
+use autoshard_ir::mesh::{Mesh, Part};
+use autoshard_ir::ops::random_unit;
+use autoshard_ir::DType;
 
 /// A buffer of a kernel: its type and padded number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
+    /// Element type.
     pub dtype: DType,
+    /// Elements.
     pub len: usize,
 }
 
@@ -78,7 +80,9 @@ fn parts(loops: &[Extent], mesh: &Mesh, coords: &[usize]) -> Vec<Part> {
 /// Which elements of each buffer a rank must load and store.
 #[derive(Clone, Debug)]
 pub struct Touched {
+    /// By buffer and element.
     pub loaded: Vec<Vec<bool>>,
+    /// The same.
     pub stored: Vec<Vec<bool>>,
     /// What may be loaded besides: where a loop has no entries, what the others reach.
     pub optional: Vec<Vec<bool>>,
@@ -180,6 +184,23 @@ pub fn reference(kernel: &Kernel, mesh: &Mesh, coords: &[usize], operands: &[Ten
     out
 }
 
+/// Which registers are one number per row, by what they are made of. A kernel's own marks are not
+/// relied on: no backend does, and lowering is known to mark the cast of a broadcast row.
+fn uniform(k: &LoopKernel) -> Vec<bool> {
+    let lane = k.loops.len().saturating_sub(1);
+    let mut out: Vec<bool> = vec![];
+    for i in &k.instrs {
+        out.push(match &i.op {
+            LoopOp::Load(v) => v.strides.last() == Some(&0),
+            LoopOp::Table(l, _) | LoopOp::Index(l) => *l != lane,
+            LoopOp::Random(_, strides) => strides.last() == Some(&0),
+            LoopOp::Const(_) | LoopOp::Reduce(_) => true,
+            LoopOp::Map(_) => i.args.iter().all(|a| out[*a]),
+        });
+    }
+    out
+}
+
 fn nest(k: &LoopKernel, parts: &[Part], operands: &[Tensor], out: &mut [Vec<Option<f64>>]) {
     let lens: Vec<usize> = parts.iter().map(|p| p.len).collect();
     let Some((lane, outer)) = lens.split_last() else { return };
@@ -188,19 +209,20 @@ fn nest(k: &LoopKernel, parts: &[Part], operands: &[Tensor], out: &mut [Vec<Opti
         let own: Vec<usize> = lens.iter().zip(&s.view.strides).map(|(l, s)| if *s == 0 { 1 } else { *l }).collect();
         each(&own, |d| out[s.view.buffer - operands.len()][at(&s.view, d)] = Some(monoid.identity()));
     }
+    let uniform = uniform(k);
     let mut regs: Vec<Vec<f64>> = Vec::with_capacity(k.instrs.len());
     each(outer, |row| {
         regs.clear();
         let mut d: Vec<usize> = row.iter().copied().chain([0]).collect();
         for i in &k.instrs {
-            let entries = if i.uniform { 1 } else { *lane };
+            let entries = if uniform[regs.len()] { 1 } else { *lane };
             let mut vector = Vec::with_capacity(entries);
             for l in 0..entries {
                 d[row.len()] = l;
                 let value = match &i.op {
                     LoopOp::Load(v) => operands[v.buffer].values[at(v, &d)],
                     LoopOp::Map(f) => {
-                        let arg = |a: &usize| regs[*a][if k.instrs[*a].uniform { 0 } else { l }];
+                        let arg = |a: &usize| regs[*a][if uniform[*a] { 0 } else { l }];
                         let mut args = [0.0; 3];
                         args.iter_mut().zip(&i.args).for_each(|(x, a)| *x = arg(a));
                         f.eval(&args)
@@ -219,7 +241,7 @@ fn nest(k: &LoopKernel, parts: &[Part], operands: &[Tensor], out: &mut [Vec<Opti
             regs.push(vector);
         }
         for s in &k.stores {
-            let uniform = k.instrs[s.reg].uniform;
+            let uniform = uniform[s.reg];
             // A number that a row has once is stored, or combined, once.
             let entries = if uniform && s.view.strides[row.len()] == 0 { 1 } else { *lane };
             for l in 0..entries {
