@@ -1,6 +1,5 @@
 //! What can go wrong between ranks, with names.
 
-use autoshard_ir::DType;
 use std::time::Duration;
 
 /// A failed communication. The first failure of any rank stops the whole [`crate::comm::World`].
@@ -21,14 +20,6 @@ pub enum CommError {
         call: String,
         /// What is wrong with it.
         reason: String,
-    },
-    /// An element type that cannot be reduced.
-    #[error("{call}: a reduction of {dtype} is not supported; reduce in f32 and cast")]
-    Unsupported {
-        /// The collective with its types.
-        call: String,
-        /// The element type.
-        dtype: DType,
     },
     /// Input and output share memory, so peers would read what this rank writes.
     #[error("rank {rank}: {call}: input and output overlap")]

@@ -35,6 +35,7 @@ pub use world::{World, MAX_RANKS};
 pub(crate) use region::{checked_bytes, BoxCopy};
 
 use autoshard_ir::program::CollectiveKind;
+use autoshard_ir::DType;
 use group::{Call, Offer, Peer};
 use message::Route;
 use plan::Source;
@@ -398,11 +399,17 @@ unsafe fn pull(
     source.copy.rows(range, |from, to, n| {
         for at in (0..n).step_by(element::BLOCK) {
             let n = element::BLOCK.min(n - at);
+            if dtype == DType::Bf16 && source.members.len() > 1 {
+                let parts = source.members.iter().map(|m| (peers[*m].input as *const u8, from + at));
+                // SAFETY: by contract.
+                unsafe { element::combine_bf16(plan.monoid, parts, (output, to + at), n) };
+            }
             for (i, member) in source.members.iter().enumerate() {
                 let input = (peers[*member].input as *const u8, from + at);
                 // SAFETY: by contract.
                 unsafe {
                     match i {
+                        _ if dtype == DType::Bf16 && source.members.len() > 1 => {}
                         0 => element::copy(dtype, input, (output, to + at), n),
                         _ => element::combine(dtype, plan.monoid, input, (output, to + at), n),
                     }

@@ -5,7 +5,6 @@
 //! it is reduced; this rank's own coordinate everywhere else, where peers hold the same.
 
 use super::count::axes_key;
-use super::element::reducible;
 use super::error::CommError;
 use super::group::{Call, Group};
 use super::region::{checked_bytes, intersect, parts, volume, BoxCopy};
@@ -61,7 +60,7 @@ impl CollectivePlan {
     ///
     /// # Errors
     /// [`CommError::Invalid`] if the change of state is not of the stated kind, or no exchange within
-    /// the group can bring it about; [`CommError::Unsupported`] for a reduction of bf16.
+    /// the group can bring it about.
     pub fn new(world: &World, rank: usize, collective: &Arc<Collective>) -> Result<Self, CommError> {
         let call = Call::Collective(collective.clone());
         let c = &**collective;
@@ -71,9 +70,6 @@ impl CollectivePlan {
         }
         let invalid = |reason: String| CommError::Invalid { call: call.to_string(), reason };
         let change = Change::new(world.mesh(), c).map_err(invalid)?;
-        if !change.reduced.is_empty() && !reducible(c.from.dtype) {
-            return Err(CommError::Unsupported { call: call.to_string(), dtype: c.from.dtype });
-        }
         let local = c.kind == CollectiveKind::Local;
         let group = world.group(rank, if local { &[] } else { &c.axes });
         let sources = sources(world.mesh(), c, &change, rank, &group.members).map_err(invalid)?;
