@@ -211,8 +211,11 @@ fn check(dice: &mut Dice) -> Result<(), TestCaseError> {
     verify::verify(&local).map_err(|e| TestCaseError::fail(format!("{}\n{}", e[0], text::print(&local))))?;
     prop_assert_eq!(&text::parse(&text::print(&local), "law").unwrap(), &local);
     let program = schedule::schedule(&local, &Default::default()).unwrap();
-    schedule::check(&program).map_err(|e| TestCaseError::fail(format!("{e}")))?;
-    play::verify(&program).map_err(|e| TestCaseError::fail(format!("{e}")))?;
+    let told = |e: &dyn std::fmt::Display| {
+        TestCaseError::fail(format!("{e}\n{}\n{}", autoshard::artifact::list(&program), text::print(&local)))
+    };
+    schedule::check(&program).map_err(|e| told(&e))?;
+    play::verify(&program).map_err(|e| told(&e))?;
 
     let entry = training.entry_function().unwrap();
     let args: Vec<Tensor> = entry

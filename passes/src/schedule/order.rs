@@ -300,6 +300,9 @@ impl Order<'_> {
         for p in 0..self.updates[i].len() {
             self.release(i, self.updates[i][p]);
         }
+        if self.emitted[i] {
+            return;
+        }
         self.actions.push(Action::Run(i));
         self.emitted[i] = true;
         if anchor {
@@ -347,6 +350,10 @@ impl Order<'_> {
                 Some(p) if !local && matches!(self.units[p].work, Work::Collective(_)) => self.issue(p),
                 _ => self.settle(*v),
             }
+        }
+        // What an input makes possible may have been this very collective.
+        if self.emitted[c] {
+            return;
         }
         self.actions.push(Action::Issue(c));
         self.emitted[c] = true;

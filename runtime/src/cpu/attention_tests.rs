@@ -99,7 +99,11 @@ impl<'a> Plain<'a> {
 
 fn compare(got: &[Tensor], want: &[Vec<f64>], what: &str) {
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        let tolerance = if g.dtype == DType::F32 { 1e-5 } else { 1e-12 };
+        let tolerance = match g.dtype {
+            DType::F32 => 1e-5,
+            DType::Bf16 => 5e-2,
+            _ => 1e-12,
+        };
         w.iter()
             .enumerate()
             .for_each(|(j, w)| assert_near(g.get(j), *w, tolerance, &format!("{what}: result {i} at {j}")));
@@ -189,5 +193,31 @@ fn large_scores_do_not_overflow() {
             // Scores of thousands have few digits after the point in f32.
             want.iter().enumerate().for_each(|(i, w)| assert_near(got.get(i), *w, 2e-3, "large"));
         }
+    }
+}
+
+#[test]
+fn blocks_of_keys_and_heads_of_several_vectors() {
+    for (dtype, (causal, window)) in
+        [DType::F32, DType::F64].into_iter().flat_map(|t| [(true, 0), (false, 0), (true, 300)].map(|m| (t, m)))
+    {
+        let (e, h) = (whole("e", 64), whole("h", 40));
+        let few = AttentionKernel {
+            b: whole("b", 1),
+            g: whole("g", 1),
+            r: whole("r", 2),
+            e,
+            h,
+            ..shape(whole("s", 600), whole("t", 600), dtype)
+        };
+        check(&AttentionKernel { scale: 0.125, causal, window, ..few }, 0);
+    }
+}
+
+#[test]
+fn bf16_is_computed_in_f32() {
+    for n in [17, 40] {
+        check(&shape(whole("s", n), whole("t", n), DType::Bf16), 0);
+        check(&AttentionKernel { window: 6, ..shape(split("s", n), split("t", n), DType::Bf16) }, 1);
     }
 }

@@ -1,6 +1,6 @@
 //! Box copies: reshape, slice, concat, pad, transpose.
 
-use super::{unpack, KernelError, Pointer, Task};
+use super::{unpack, Call, KernelError, Pointer, Slot, Task};
 use crate::cpu::elem::to_bf16;
 use autoshard_ir::core::DType;
 use autoshard_ir::kernel::{CopyBox, CopyKernel};
@@ -8,33 +8,49 @@ use autoshard_ir::kernel::{CopyBox, CopyKernel};
 /// Elements per task.
 const GRAIN: usize = 1 << 17;
 
-/// Runs the kernel.
-///
-/// # Safety
-/// As for [`super::execute`].
-pub(super) unsafe fn execute(task: &Task, k: &CopyKernel) -> Result<(), KernelError> {
-    // Check all boxes before the first write.
-    let boxes = k.boxes.iter().map(|b| Box::new(task, k.dtype, b)).collect::<Result<Vec<_>, _>>()?;
-    // SAFETY: the boxes were checked; the caller's promise covers the rest.
-    unsafe {
-        if let Some((value, len)) = k.fill {
-            fill(task, k.dtype, value, len)?;
-        }
-        for b in &boxes {
-            match k.dtype.bytes() {
-                2 => b.run::<u16>(task),
-                4 => b.run::<u32>(task),
-                _ => b.run::<u64>(task),
+/// Boxes, checked.
+#[derive(Debug)]
+pub(super) struct Plan {
+    dtype: DType,
+    fill: Option<(f64, usize, Slot)>,
+    boxes: Vec<Box>,
+}
+
+impl Plan {
+    /// Resolves a kernel.
+    pub fn new(task: &Task, k: &CopyKernel) -> Result<Plan, KernelError> {
+        let boxes = k.boxes.iter().map(|b| Box::new(task, k.dtype, b)).collect::<Result<Vec<_>, _>>()?;
+        let result = task.kernel.operands;
+        let fill = match k.fill {
+            Some((value, len)) => Some((value, len, task.check(result, k.dtype, 0, [(len, 1)])?)),
+            None => None,
+        };
+        Ok(Plan { dtype: k.dtype, fill, boxes })
+    }
+
+    /// Runs the kernel.
+    ///
+    /// # Safety
+    /// As for [`super::Prepared::run`].
+    pub unsafe fn run(&self, call: &Call) {
+        // SAFETY: the views were checked; the caller's promise covers the rest.
+        unsafe {
+            if let Some((value, len, out)) = self.fill {
+                fill(call.at(out), self.dtype, value, len);
+            }
+            for b in &self.boxes {
+                match self.dtype.bytes() {
+                    2 => b.run::<u16>(call),
+                    4 => b.run::<u32>(call),
+                    _ => b.run::<u64>(call),
+                }
             }
         }
     }
-    Ok(())
 }
 
 /// Writes `value` to the whole result.
-unsafe fn fill(task: &Task, dtype: DType, value: f64, len: usize) -> Result<(), KernelError> {
-    let result = task.kernel.operands;
-    let out = task.check(result, dtype, 0, [(len, 1)])?;
+unsafe fn fill(out: Pointer, dtype: DType, value: f64, len: usize) {
     // SAFETY: `len` elements fit.
     unsafe {
         match dtype {
@@ -44,13 +60,13 @@ unsafe fn fill(task: &Task, dtype: DType, value: f64, len: usize) -> Result<(), 
             DType::Bf16 => std::slice::from_raw_parts_mut(out.at(0), len).fill(to_bf16(value as f32)),
         }
     }
-    Ok(())
 }
 
 /// A box whose loops were merged where both sides nest.
+#[derive(Debug)]
 struct Box {
-    from: Pointer,
-    to: Pointer,
+    from: Slot,
+    to: Slot,
     first: (usize, usize),
     outer: Vec<(usize, usize, usize)>,
     lane: (usize, usize, usize),
@@ -76,7 +92,7 @@ impl Box {
         Ok(Box { from, to, first: (b.from, b.to), outer, lane })
     }
 
-    unsafe fn run<T: Copy + 'static>(&self, task: &Task) {
+    unsafe fn run<T: Copy + 'static>(&self, call: &Call) {
         let rows: usize = self.outer.iter().map(|l| l.0).product();
         if rows * self.lane.0 == 0 {
             return;
@@ -86,19 +102,19 @@ impl Box {
         let pieces = self.lane.0.div_ceil(piece);
         let group = (GRAIN / piece).max(1);
         let units = rows * pieces;
-        task.pool.run(units.div_ceil(group), &|t| {
+        call.pool.run(units.div_ceil(group), &|t| {
             let mut digits = vec![0; self.outer.len()];
             for unit in t * group..units.min((t + 1) * group) {
                 unpack(unit / pieces, self.outer.iter().map(|l| l.0), &mut digits);
                 let start = unit % pieces * piece;
                 let len = piece.min(self.lane.0 - start);
                 // SAFETY: the box was checked; units write disjoint elements.
-                unsafe { self.row::<T>(&digits, start, len) };
+                unsafe { self.row::<T>(call, &digits, start, len) };
             }
         });
     }
 
-    unsafe fn row<T: Copy>(&self, digits: &[usize], start: usize, len: usize) {
+    unsafe fn row<T: Copy>(&self, call: &Call, digits: &[usize], start: usize, len: usize) {
         let (mut from, mut to) = self.first;
         for (digit, (_, f, t)) in digits.iter().zip(&self.outer) {
             from += digit * f;
@@ -107,8 +123,8 @@ impl Box {
         let (_, f, t) = self.lane;
         // SAFETY: the caller's promise.
         unsafe {
-            let from = self.from.at::<T>(from + start * f);
-            let to = self.to.at::<T>(to + start * t);
+            let from = call.at(self.from).at::<T>(from + start * f);
+            let to = call.at(self.to).at::<T>(to + start * t);
             if f == 1 && t == 1 {
                 std::ptr::copy(from, to, len);
             } else {

@@ -5,6 +5,7 @@ use super::math;
 use autoshard_ir::core::DType;
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};
+use std::sync::Mutex;
 
 /// Vector instructions of this machine, detected once per kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +37,13 @@ impl Simd {
     }
 }
 
-/// Defines `pub(crate) fn name<E: Elem>(simd, args..)` that runs `body::<E, FMA>(args..)` compiled
+/// Defines `fn name<E: Elem>(simd, args..)` that runs `body::<E, FMA>(args..)` compiled
 /// once per instruction set. `FMA` says whether a fused multiply-add is an instruction: elsewhere
 /// it would be a call of the C library.
 macro_rules! multiversion {
-    ($(#[$doc:meta])* $name:ident = $body:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?) => {
+    ($(#[$doc:meta])* $vis:vis $name:ident = $body:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?) => {
         $(#[$doc])*
-        pub(crate) fn $name<E: Elem>(simd: Simd, $($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name<E: Elem>(simd: Simd, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx2,fma")]
@@ -227,9 +228,30 @@ pub(crate) fn from_bf16(x: u16) -> f32 {
     f32::from_bits((x as u32) << 16)
 }
 
+/// Scratch that belongs to no thread now: what threads leave behind when they end.
+static SPARE: Mutex<Vec<Vec<u64>>> = Mutex::new(Vec::new());
+
+/// Takes the largest spare scratch: what fits need not be allocated, and touched, anew.
+fn largest_spare() -> Option<Vec<u64>> {
+    let mut spare = SPARE.lock().ok()?;
+    let largest = (0..spare.len()).max_by_key(|i| spare[*i].len())?;
+    Some(spare.swap_remove(largest))
+}
+
+/// Scratch of a thread: the last is that of the outermost call.
+struct Scratch(Vec<Vec<u64>>);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Ok(mut spare) = SPARE.lock() {
+            spare.append(&mut self.0);
+        }
+    }
+}
+
 thread_local! {
-    /// Scratch of this thread, kept between kernels.
-    static SCRATCH: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// Kept between kernels.
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch(Vec::new())) };
 }
 
 /// Calls `f` with `len` elements of this thread's scratch, aligned to a cache line. What they hold
@@ -237,16 +259,21 @@ thread_local! {
 pub(crate) fn with_scratch<E: Elem, R>(len: usize, f: impl FnOnce(&mut [E]) -> R) -> R {
     const LINE: usize = 64;
     let words = (len * E::DTYPE.bytes() + LINE).div_ceil(8);
-    let mut memory = SCRATCH.with(|s| std::mem::take(&mut *s.borrow_mut()));
+    let mut memory = SCRATCH.with(|s| s.borrow_mut().0.pop()).unwrap_or_default();
+    if memory.is_empty() {
+        memory = largest_spare().unwrap_or_default();
+    }
     if memory.len() < words {
-        memory.resize(words, 0);
+        // Nothing of the old contents is worth copying.
+        drop(std::mem::take(&mut memory));
+        memory = vec![0; words];
     }
     let start = memory.as_mut_ptr().cast::<u8>();
     // SAFETY: `words` leaves a line for the alignment; every bit pattern is a valid float; the
     // vector is borrowed for the slice's life.
     let slice = unsafe { std::slice::from_raw_parts_mut(start.add(start.align_offset(LINE)).cast::<E>(), len) };
     let result = f(slice);
-    SCRATCH.with(|s| *s.borrow_mut() = memory);
+    SCRATCH.with(|s| s.borrow_mut().0.push(memory));
     result
 }
 

@@ -1,45 +1,120 @@
 //! Table rows by index, and rows added by index.
 
 use super::elem::Elem;
-use super::{unpack, KernelError, Pointer, Range, Task};
+use super::{unpack, Call, KernelError, Pointer, Range, Slot, Task};
 use autoshard_ir::core::DType;
 use autoshard_ir::kernel::GatherKernel;
 
 /// Elements per task.
 const GRAIN: usize = 1 << 15;
 
-/// `out[rows, d] = table[ids[rows], d]`; ids of other ranks' rows read as zero.
-///
-/// # Safety
-/// As for [`super::execute`].
-pub(super) unsafe fn gather(task: &Task, k: &GatherKernel) -> Result<(), KernelError> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let shape = Shape::new(task, k, 0, 1, 2)?;
-        match k.dtype.bytes() {
-            2 => shape.gather::<u16>(task),
-            4 => shape.gather::<u32>(task),
-            _ => shape.gather::<u64>(task),
-        }
-    }
-    Ok(())
+/// Views and sizes.
+#[derive(Debug)]
+pub(super) struct Plan {
+    dtype: DType,
+    table: Slot,
+    ids: Slot,
+    rows: Slot,
+    /// Row width in memory, and its real part.
+    stride: usize,
+    d: usize,
+    /// Real table rows of this rank.
+    part: Range,
+    /// Global number of table rows.
+    size: usize,
+    /// Lengths and strides of the loops over ids.
+    lens: Vec<usize>,
+    strides: Vec<usize>,
 }
 
-/// `table[ids[rows], d] += rows[rows, d]` into a zeroed table; ids of other ranks' rows are skipped.
-///
-/// # Safety
-/// As for [`super::execute`].
-pub(super) unsafe fn scatter(task: &Task, k: &GatherKernel) -> Result<(), KernelError> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let shape = Shape::new(task, k, 2, 1, 0)?;
+impl Plan {
+    /// Resolves `out[rows, d] = table[ids[rows], d]`.
+    pub fn gather(task: &Task, k: &GatherKernel) -> Result<Plan, KernelError> {
+        Plan::new(task, k, [0, 1, 2])
+    }
+
+    /// Resolves `table[ids[rows], d] += rows[rows, d]`.
+    pub fn scatter(task: &Task, k: &GatherKernel) -> Result<Plan, KernelError> {
         match k.dtype {
-            DType::F32 => shape.scatter::<f32>(task),
-            DType::F64 => shape.scatter::<f64>(task),
-            other => return Err(task.unsupported(format!("scatter of {other}"))),
+            DType::F32 | DType::F64 => Plan::new(task, k, [2, 1, 0]),
+            other => Err(task.unsupported(format!("scatter of {other}"))),
         }
     }
-    Ok(())
+
+    fn new(task: &Task, k: &GatherKernel, [table, ids, rows]: [usize; 3]) -> Result<Plan, KernelError> {
+        let (part, d) = (task.range(&k.table), task.range(&k.d).len);
+        let lens: Vec<usize> = k.rows.iter().map(|e| task.range(e).len).collect();
+        let sizes = |last: &[usize]| k.rows.iter().map(|e| e.size).chain(last.iter().copied()).collect::<Vec<_>>();
+        task.check_packed(&sizes(&[k.d.size]))?;
+        task.check_packed(&[k.table.size, k.d.size])?;
+        let mut strides = vec![1; k.rows.len()];
+        for i in (1..k.rows.len()).rev() {
+            strides[i - 1] = strides[i] * k.rows[i].size;
+        }
+        let stride = k.d.size;
+        let loops = || lens.iter().copied().zip(strides.iter().copied());
+        let table = task.check(table, k.dtype, 0, [(part.len, stride), (d, 1)])?;
+        let rows = task.check(rows, k.dtype, 0, loops().map(|(l, s)| (l, s * stride)).chain([(d, 1)]))?;
+        let ids = task.check(ids, DType::I32, 0, loops())?;
+        let (dtype, size) = (k.dtype, k.table.global);
+        Ok(Plan { dtype, table, ids, rows, stride, d, part, size, lens, strides })
+    }
+
+    /// Gathers; ids of other ranks' rows read as zero.
+    ///
+    /// # Safety
+    /// As for [`super::Prepared::run`].
+    pub unsafe fn run_gather(&self, call: &Call) -> Result<(), KernelError> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let shape = self.resolve(call)?;
+            match self.dtype.bytes() {
+                2 => shape.gather::<u16>(call),
+                4 => shape.gather::<u32>(call),
+                _ => shape.gather::<u64>(call),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds into a zeroed table; ids of other ranks' rows are skipped.
+    ///
+    /// # Safety
+    /// As for [`super::Prepared::run`].
+    pub unsafe fn run_scatter(&self, call: &Call) -> Result<(), KernelError> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let shape = self.resolve(call)?;
+            match self.dtype {
+                DType::F64 => shape.scatter::<f64>(call),
+                _ => shape.scatter::<f32>(call),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every id of a real row, and refuses those that no rank holds.
+    unsafe fn resolve(&self, call: &Call) -> Result<Shape, KernelError> {
+        let ids = call.at(self.ids);
+        let mut digits = vec![0; self.lens.len()];
+        let rows = self.lens.iter().product();
+        let mut targets = Vec::with_capacity(rows);
+        for row in 0..rows {
+            unpack(row, self.lens.iter().copied(), &mut digits);
+            let at = digits.iter().zip(&self.strides).map(|(d, s)| d * s).sum();
+            // SAFETY: the view was checked.
+            let id = unsafe { ids.at::<i32>(at).read() };
+            match usize::try_from(id) {
+                Ok(global) if global < self.size => {
+                    let local = global.checked_sub(self.part.start).filter(|l| *l < self.part.len);
+                    targets.push((at, local));
+                }
+                _ => return Err(KernelError::Id { kernel: call.name.into(), row, id, size: self.size }),
+            }
+        }
+        let (table, rows) = (call.at(self.table), call.at(self.rows));
+        Ok(Shape { table, rows, stride: self.stride, d: self.d, part: self.part.len, targets })
+    }
 }
 
 /// Buffers and sizes, with every id resolved.
@@ -56,29 +131,9 @@ struct Shape {
 }
 
 impl Shape {
-    unsafe fn new(task: &Task, k: &GatherKernel, table: usize, ids: usize, rows: usize) -> Result<Shape, KernelError> {
-        let (part, d) = (task.range(&k.table), task.range(&k.d).len);
-        let lens: Vec<usize> = k.rows.iter().map(|e| task.range(e).len).collect();
-        let sizes = |last: &[usize]| k.rows.iter().map(|e| e.size).chain(last.iter().copied()).collect::<Vec<_>>();
-        task.check_packed(&sizes(&[k.d.size]))?;
-        task.check_packed(&[k.table.size, k.d.size])?;
-        let mut strides = vec![1; k.rows.len()];
-        for i in (1..k.rows.len()).rev() {
-            strides[i - 1] = strides[i] * k.rows[i].size;
-        }
-        let stride = k.d.size;
-        let loops = || lens.iter().copied().zip(strides.iter().copied());
-        let table = task.check(table, k.dtype, 0, [(part.len, stride), (d, 1)])?;
-        let rows = task.check(rows, k.dtype, 0, loops().map(|(l, s)| (l, s * stride)).chain([(d, 1)]))?;
-        let ids = task.check(ids, DType::I32, 0, loops())?;
-        // SAFETY: the view of the ids was checked.
-        let targets = unsafe { resolve(task, ids, &lens, &strides, part, k.table.global) }?;
-        Ok(Shape { table, rows, stride, d, part: part.len, targets })
-    }
-
-    unsafe fn gather<T: Copy + Default>(&self, task: &Task) {
+    unsafe fn gather<T: Copy + Default>(&self, call: &Call) {
         let group = (GRAIN / self.d.max(1)).max(1);
-        task.pool.run(self.targets.len().div_ceil(group), &|t| {
+        call.pool.run(self.targets.len().div_ceil(group), &|t| {
             let end = self.targets.len().min((t + 1) * group);
             for (row, target) in &self.targets[t * group..end] {
                 // SAFETY: both rows lie in views that were checked; tasks write different rows.
@@ -94,10 +149,10 @@ impl Shape {
     }
 
     /// Cut over columns, so that repeated ids add up in row order.
-    unsafe fn scatter<E: Elem>(&self, task: &Task) {
+    unsafe fn scatter<E: Elem>(&self, call: &Call) {
         let work = self.part.max(self.targets.len()) * self.d;
         let width = self.d.div_ceil(work.div_ceil(GRAIN).clamp(1, 16)).max(16);
-        task.pool.run(self.d.div_ceil(width), &|t| {
+        call.pool.run(self.d.div_ceil(width), &|t| {
             let (from, to) = (t * width, self.d.min((t + 1) * width));
             // SAFETY: as in `gather`, with columns for rows. The rows are not the table.
             unsafe {
@@ -114,34 +169,6 @@ impl Shape {
             }
         });
     }
-}
-
-/// Reads every id of a real row, and refuses those that no rank holds.
-unsafe fn resolve(
-    task: &Task,
-    ids: Pointer,
-    lens: &[usize],
-    strides: &[usize],
-    part: Range,
-    size: usize,
-) -> Result<Vec<(usize, Option<usize>)>, KernelError> {
-    let mut digits = vec![0; lens.len()];
-    let rows = lens.iter().product();
-    let mut targets = Vec::with_capacity(rows);
-    for row in 0..rows {
-        unpack(row, lens.iter().copied(), &mut digits);
-        let at = digits.iter().zip(strides).map(|(d, s)| d * s).sum();
-        // SAFETY: the caller checked the view.
-        let id = unsafe { ids.at::<i32>(at).read() };
-        match usize::try_from(id) {
-            Ok(global) if global < size => {
-                let local = global.checked_sub(part.start).filter(|l| *l < part.len);
-                targets.push((at, local));
-            }
-            _ => return Err(KernelError::Id { kernel: task.kernel.name.clone(), row, id, size }),
-        }
-    }
-    Ok(targets)
 }
 
 #[cfg(test)]

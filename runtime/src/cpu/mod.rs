@@ -1,6 +1,6 @@
 //! The CPU device: executes [`Kernel`]s directly, without generating code.
 //!
-//! Every template has one file. What they share: only the *real* entries of an [`Extent`] are read
+//! Every template has a file or folder. What they share: only the *real* entries of an [`Extent`] are read
 //! and written (strides come from padded sizes, tails are never touched), reductions over nothing
 //! give the monoid's identity, and work is cut by shapes alone, so that results do not depend on
 //! the number of threads.
@@ -19,6 +19,7 @@ pub use pool::Pool;
 use autoshard_ir::core::DType;
 use autoshard_ir::kernel::{Extent, Kernel, KernelBody};
 use autoshard_ir::mesh::Mesh;
+use std::cell::RefCell;
 
 /// Memory of one operand or result.
 #[derive(Clone, Copy, Debug)]
@@ -76,11 +77,11 @@ pub enum KernelError {
 
 /// Runs a kernel for the rank at `coords`. `buffers` are the operands, then the results.
 ///
+/// # Errors
+/// Those of [`Prepared::new`] and [`Prepared::run`].
+///
 /// # Safety
-/// Every buffer's `ptr` must be valid for `bytes` bytes for the whole call: readable if it is an
-/// operand, writable if it is a result, and not written by anybody else meanwhile. A result may be
-/// an operand's memory only in a Loop kernel that reads and writes it through the same view. The
-/// kernel's stores reach every element of a result at most once (sizes and strides of lowering do).
+/// That of [`Prepared::run`].
 pub unsafe fn execute(
     kernel: &Kernel,
     mesh: &Mesh,
@@ -88,36 +89,163 @@ pub unsafe fn execute(
     buffers: &[Buffer],
     pool: &Pool,
 ) -> Result<(), KernelError> {
-    if buffers.len() != kernel.operands + kernel.results {
-        return Err(KernelError::Malformed {
-            kernel: kernel.name.clone(),
-            what: format!("{} buffers for {} operands and {} results", buffers.len(), kernel.operands, kernel.results),
-        });
-    }
-    let task = Task { kernel, mesh, coords, buffers, pool };
-    task.check_arity()?;
     // SAFETY: the caller's promise, passed on.
-    unsafe {
-        match &kernel.body {
-            KernelBody::Loop(k) => loops::execute(&task, k),
-            KernelBody::Gemm(k) => gemm::execute(&task, k),
-            KernelBody::Attention(k) => attention::forward(&task, k),
-            KernelBody::AttentionBackward(k) => attention::backward(&task, k),
-            KernelBody::Gather(k) => gather::gather(&task, k),
-            KernelBody::Scatter(k) => gather::scatter(&task, k),
-            KernelBody::Copy(k) => copy::execute(&task, k),
+    unsafe { Prepared::new(kernel, mesh, coords)?.run(buffers, pool) }
+}
+
+/// A kernel resolved for one rank: all that does not depend on where its buffers lie.
+#[derive(Debug)]
+pub struct Prepared {
+    name: String,
+    operands: usize,
+    needs: Vec<Need>,
+    body: Body,
+}
+
+/// Bytes that the views of a buffer reach, and their alignment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Need {
+    bytes: usize,
+    dtype: Option<DType>,
+}
+
+/// The template, resolved.
+#[derive(Debug)]
+enum Body {
+    Loop(loops::Plan),
+    Gemm(gemm::Plan),
+    Attention(attention::Plan),
+    AttentionBackward(attention::Plan),
+    Gather(gather::Plan),
+    Scatter(gather::Plan),
+    Copy(copy::Plan),
+}
+
+impl Prepared {
+    /// Resolves a kernel for the rank at `coords`.
+    ///
+    /// # Errors
+    /// [`KernelError::Malformed`] and [`KernelError::Unsupported`].
+    pub fn new(kernel: &Kernel, mesh: &Mesh, coords: &[usize]) -> Result<Prepared, KernelError> {
+        let buffers = kernel.operands.saturating_add(kernel.results);
+        let needs = RefCell::new(vec![Need::default(); buffers.min(MAX_BUFFERS)]);
+        let task = Task { kernel, mesh, coords, needs };
+        if buffers > MAX_BUFFERS {
+            return Err(task.malformed(format!("{buffers} buffers")));
         }
+        task.check_arity()?;
+        let body = match &kernel.body {
+            KernelBody::Loop(k) => Body::Loop(loops::Plan::new(&task, k)?),
+            KernelBody::Gemm(k) => Body::Gemm(gemm::Plan::new(&task, k)?),
+            KernelBody::Attention(k) => Body::Attention(attention::Plan::forward(&task, k)?),
+            KernelBody::AttentionBackward(k) => Body::AttentionBackward(attention::Plan::backward(&task, k)?),
+            KernelBody::Gather(k) => Body::Gather(gather::Plan::gather(&task, k)?),
+            KernelBody::Scatter(k) => Body::Scatter(gather::Plan::scatter(&task, k)?),
+            KernelBody::Copy(k) => Body::Copy(copy::Plan::new(&task, k)?),
+        };
+        let (name, operands) = (kernel.name.clone(), kernel.operands);
+        Ok(Prepared { name, operands, needs: task.needs.into_inner(), body })
+    }
+
+    /// Runs the kernel on the operands, then the results.
+    ///
+    /// # Errors
+    /// [`KernelError::TooSmall`], [`KernelError::Id`], and [`KernelError::Malformed`] for buffers
+    /// that are too many, too few or misaligned.
+    ///
+    /// # Safety
+    /// Every buffer's `ptr` must be valid for `bytes` bytes for the whole call: readable if it is an
+    /// operand, writable if it is a result, and not written by anybody else meanwhile. A result may
+    /// be an operand's memory only in a Loop kernel that reads and writes it through the same views,
+    /// all within one of its nests. The kernel's stores reach every element of a result at most once
+    /// (sizes and strides of lowering do).
+    pub unsafe fn run(&self, buffers: &[Buffer], pool: &Pool) -> Result<(), KernelError> {
+        self.check(buffers)?;
+        let call = Call { name: &self.name, buffers, pool };
+        // SAFETY: the caller's promise; the buffers are as large as the views need.
+        unsafe {
+            match &self.body {
+                Body::Loop(p) => p.run(&call),
+                Body::Gemm(p) => p.run(&call),
+                Body::Attention(p) => p.run_forward(&call),
+                Body::AttentionBackward(p) => p.run_backward(&call),
+                Body::Gather(p) => return p.run_gather(&call),
+                Body::Scatter(p) => return p.run_scatter(&call),
+                Body::Copy(p) => p.run(&call),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that each buffer must have, and the widest type that it is read or written as.
+    pub fn needs(&self) -> impl Iterator<Item = (usize, Option<DType>)> + '_ {
+        self.needs.iter().map(|n| (n.bytes, n.dtype))
+    }
+
+    /// How many distinct bytes of each buffer the loads and stores of loop nests touch: what a cost
+    /// model should charge for them.
+    pub fn touched(&self) -> Vec<usize> {
+        let mut touched = loops::Touched(vec![vec![]; self.needs.len()]);
+        match &self.body {
+            Body::Loop(p) => touched.plan(p),
+            Body::Gemm(p) => p.epilogue.iter().for_each(|e| touched.epilogue(e)),
+            _ => {}
+        }
+        touched.0.iter().map(|bytes| bytes.iter().filter(|b| **b).count()).collect()
+    }
+
+    fn check(&self, buffers: &[Buffer]) -> Result<(), KernelError> {
+        let malformed = |what| Err(KernelError::Malformed { kernel: self.name.clone(), what });
+        if buffers.len() != self.needs.len() {
+            let (given, results) = (buffers.len(), self.needs.len() - self.operands);
+            return malformed(format!("{given} buffers for {} operands and {results} results", self.operands));
+        }
+        for (buffer, (memory, need)) in buffers.iter().zip(&self.needs).enumerate() {
+            let Some(dtype) = need.dtype else { continue };
+            if !(memory.ptr as usize).is_multiple_of(dtype.bytes()) {
+                return malformed(format!("buffer {buffer} is not aligned to {dtype}"));
+            }
+            if need.bytes > memory.bytes {
+                let kernel = self.name.clone();
+                return Err(KernelError::TooSmall { kernel, buffer, need: need.bytes, have: memory.bytes });
+            }
+        }
+        Ok(())
     }
 }
 
-/// A kernel about to run, with all that its template needs.
+/// More buffers than any kernel has.
+const MAX_BUFFERS: usize = 1 << 20;
+
+/// A kernel being resolved.
 pub(crate) struct Task<'a> {
     kernel: &'a Kernel,
     mesh: &'a Mesh,
     coords: &'a [usize],
+    /// What its views need so far, by buffer.
+    needs: RefCell<Vec<Need>>,
+}
+
+/// A kernel about to run.
+pub(crate) struct Call<'a> {
+    name: &'a str,
     buffers: &'a [Buffer],
     pool: &'a Pool,
 }
+
+// SAFETY: buffers are addresses; see `Pointer`.
+unsafe impl Sync for Call<'_> {}
+
+impl Call<'_> {
+    /// The memory of a buffer that a view was checked for.
+    fn at(&self, slot: Slot) -> Pointer {
+        Pointer(self.buffers[slot.0].ptr)
+    }
+}
+
+/// A buffer that some view was checked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(usize);
 
 /// The real entries of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,35 +289,32 @@ impl Task<'_> {
         Range { start: part.start, len: part.len }
     }
 
-    /// The memory of a buffer, after checking that a view over loops of these lengths and strides
-    /// (in elements of `dtype`) stays inside.
+    /// The buffer of a view over loops of these lengths and strides (in elements of `dtype`).
+    /// Running the kernel will check that the view stays inside.
     fn check(
         &self,
         buffer: usize,
         dtype: DType,
         offset: usize,
         loops: impl IntoIterator<Item = (usize, usize)>,
-    ) -> Result<Pointer, KernelError> {
-        let Some(memory) = self.buffers.get(buffer) else {
+    ) -> Result<Slot, KernelError> {
+        let mut needs = self.needs.borrow_mut();
+        let Some(need) = needs.get_mut(buffer) else {
             return Err(self.malformed(format!("a view of buffer {buffer}, which does not exist")));
         };
-        let size = dtype.bytes();
-        if !(memory.ptr as usize).is_multiple_of(size) {
-            return Err(self.malformed(format!("buffer {buffer} is not aligned to {dtype}")));
+        if need.dtype.is_none_or(|d| d.bytes() < dtype.bytes()) {
+            need.dtype = Some(dtype);
         }
         let mut last = Some(offset);
         for (len, stride) in loops {
             if len == 0 {
-                return Ok(Pointer(memory.ptr));
+                return Ok(Slot(buffer));
             }
             last = last.and_then(|l| l.checked_add((len - 1).checked_mul(stride)?));
         }
-        let need = last.and_then(|l| l.checked_add(1)?.checked_mul(size)).unwrap_or(usize::MAX);
-        if need > memory.bytes {
-            let kernel = self.kernel.name.clone();
-            return Err(KernelError::TooSmall { kernel, buffer, need, have: memory.bytes });
-        }
-        Ok(Pointer(memory.ptr))
+        let bytes = last.and_then(|l| l.checked_add(1)?.checked_mul(dtype.bytes())).unwrap_or(usize::MAX);
+        need.bytes = need.bytes.max(bytes);
+        Ok(Slot(buffer))
     }
 
     fn malformed(&self, what: impl Into<String>) -> KernelError {

@@ -4,9 +4,9 @@ use super::arena::{lay_out, Arena};
 use super::error::RuntimeError;
 use crate::comm::{CollectivePlan, Comm, Ticket, World};
 use crate::cpu::pool::Pool;
-use crate::cpu::{self, Buffer};
+use crate::cpu::{Buffer, KernelError, Prepared};
 use autoshard_ir::program::{Buf, Collective, Program, ProgramFunction, Step};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Memory and collectives of one rank.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct Rank {
     frames: Vec<Option<Arena>>,
     /// By collective; `None` where the entry does not reach it.
     plans: Vec<Option<Arc<CollectivePlan>>>,
+    /// By kernel; resolved when first run.
+    kernels: Vec<OnceLock<Prepared>>,
 }
 
 /// A buffer in the entry arena.
@@ -66,6 +68,7 @@ impl Rank {
             results,
             frames,
             plans,
+            kernels: program.kernels.iter().map(|_| OnceLock::new()).collect(),
         })
     }
 
@@ -177,10 +180,21 @@ impl Walk<'_, '_> {
     }
 
     fn kernel(&mut self, function: &str, kernel: usize) -> Result<(), RuntimeError> {
-        let (kernel, mesh) = (&self.program.kernels[kernel], &self.program.mesh);
-        // SAFETY: the buffers are live memory of this rank, aligned, of the stated sizes; `execute`
-        // checks its views against them.
-        let done = unsafe { cpu::execute(kernel, mesh, &self.rank.coords, &self.scratch, self.pool) };
+        let (prepared, kernel) = (&self.rank.kernels[kernel], &self.program.kernels[kernel]);
+        let resolve = || Prepared::new(kernel, &self.program.mesh, &self.rank.coords);
+        let run = || -> Result<(), KernelError> {
+            let prepared = match prepared.get() {
+                Some(prepared) => prepared,
+                None => {
+                    let resolved = resolve()?;
+                    prepared.get_or_init(|| resolved)
+                }
+            };
+            // SAFETY: the buffers are live memory of this rank, of the stated sizes; `run` checks
+            // what the kernel's views need against them.
+            unsafe { prepared.run(&self.scratch, self.pool) }
+        };
+        let done = run();
         done.map_err(|source| RuntimeError::Kernel {
             rank: self.rank.rank,
             function: function.to_string(),

@@ -196,3 +196,20 @@ entry @main
     let want = ["issue y.ar", "a", "issue a.cut", "wait a.cut", "b", "wait y.ar", "issue y.cut", "wait y.cut"];
     expect(body, How::Early, &want);
 }
+
+#[test]
+fn a_collective_after_a_local_move_is_issued_once() {
+    let body = "mesh @m = [dp: 2, tp: 2]
+func @main(%x: f32[b=4, v=4@tp]) -> (f32[b@dp]) {
+  %m = reduce_max %x {spec=\"b v -> b\"} : f32[b=4] partial(max: tp) @ {tp: v}
+  %m.cut = shard %m {axes=\"dp\"} : f32[b@dp] partial(max: tp)
+  %m.ar = all_reduce %m.cut {axes=\"tp\"} : f32[b@dp]
+  %n = exp %m.ar : f32[b@dp] @ {dp: b}
+  return %n
+}
+entry @main
+";
+    let want = ["m", "issue m.cut", "wait m.cut", "issue m.ar", "wait m.ar", "n"];
+    expect(body, How::Early, &want);
+    expect(body, How::AtOnce, &want);
+}

@@ -2,19 +2,19 @@
 //! registers that are the same all along the lane are known, vectors have slots in scratch.
 
 use super::nest::{Column, Nest};
-use crate::cpu::{KernelError, Pointer, Range, Task};
+use crate::cpu::{KernelError, Range, Slot, Task};
 use autoshard_ir::core::{BinaryMonoid, DType, Scalar};
 use autoshard_ir::kernel::{KernelBody, LoopKernel, LoopOp, View};
 
 /// What an instruction does.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Action<'a> {
+pub(super) enum Action {
     /// Reads memory at a column.
-    Load(Pointer, DType, usize),
+    Load(Slot, DType, usize),
     /// The value of a column.
     Index(usize),
-    /// A table at a column.
-    Table(&'a [f64], usize),
+    /// A table of the code, at a column.
+    Table(usize, usize),
     /// The random number that a column counts.
     Random(u64, usize),
     /// A number.
@@ -25,15 +25,19 @@ pub(super) enum Action<'a> {
     Same,
     /// Combination over the lane.
     Reduce(BinaryMonoid),
+    /// One where a column, which counts lanes, equals the uniform argument; zero elsewhere.
+    OneHot(usize),
+    /// The second argument's lane where a column equals the first, a uniform; zero if there is none.
+    Pick(usize),
 }
 
 /// One instruction.
 #[derive(Clone, Debug)]
-pub(super) struct Op<'a> {
+pub(super) struct Op {
     /// What it does.
-    pub action: Action<'a>,
+    pub action: Action,
     /// Registers it reads.
-    pub args: &'a [usize],
+    pub args: Vec<usize>,
     /// Type that its result is rounded to.
     pub dtype: DType,
     /// Whether rounding can change anything.
@@ -42,13 +46,15 @@ pub(super) struct Op<'a> {
     pub uniform: bool,
     /// Where a vector lives in scratch, if it is not the operand's own memory.
     pub slot: Option<usize>,
+    /// Whether a store depends on it.
+    pub used: bool,
 }
 
 /// One store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Out {
-    /// Result memory.
-    pub to: Pointer,
+    /// Result.
+    pub to: Slot,
     /// Its element type.
     pub dtype: DType,
     /// Address.
@@ -59,12 +65,15 @@ pub(super) struct Out {
     pub combine: Option<BinaryMonoid>,
 }
 
-/// A kernel ready to run.
-pub(super) struct Code<'a> {
+/// A nest ready to run.
+#[derive(Debug)]
+pub(super) struct Code {
     /// Instructions.
-    pub ops: Vec<Op<'a>>,
+    pub ops: Vec<Op>,
     /// Stores.
     pub stores: Vec<Out>,
+    /// Numbers per index.
+    pub tables: Vec<Vec<f64>>,
     /// Loops.
     pub nest: Nest,
     /// f64 arithmetic.
@@ -73,28 +82,33 @@ pub(super) struct Code<'a> {
     pub slots: usize,
     /// Some instruction needs the whole lane at once.
     pub reduces: bool,
+    /// Per column, its strides over the loops before reshaping.
+    pub strides: Vec<Vec<usize>>,
 }
 
-impl<'a> Code<'a> {
-    /// Resolves a kernel for the rank of `task`; checks every view.
-    pub fn new(task: &Task, k: &'a LoopKernel) -> Result<Code<'a>, KernelError> {
+impl Code {
+    /// Resolves a nest for the rank of `task`; checks every view. Its first loops run over `lens`
+    /// entries only, from the first one on.
+    pub fn new(task: &Task, k: &LoopKernel, lens: &[usize]) -> Result<Code, KernelError> {
         let ranges: Vec<Range> = k.loops.iter().map(|e| task.range(e)).collect();
         if ranges.is_empty() {
             return Err(task.malformed("a loop kernel without loops"));
         }
-        let mut columns = vec![];
-        let mut ops = vec![];
+        let (mut columns, mut tables, mut ops) = (vec![], vec![], vec![]);
         for (i, instr) in k.instrs.iter().enumerate() {
             check_args(task, i, &instr.op, &instr.args)?;
-            let action = resolve(task, &instr.op, &ranges, &mut columns)?;
-            let (args, dtype) = (&instr.args[..], instr.dtype);
-            ops.push(Op { action, args, dtype, round: true, uniform: false, slot: None });
+            let action = resolve(task, &instr.op, &ranges, &mut columns, &mut tables)?;
+            let (args, dtype) = (instr.args.clone(), instr.dtype);
+            ops.push(Op { action, args, dtype, round: true, uniform: false, slot: None, used: true });
         }
         let stores = stores(task, k, &ranges, &mut columns)?;
         let reduces = ops.iter().any(|o| matches!(o.action, Action::Reduce(_)));
         let combining: Vec<usize> = stores.iter().filter(|s| s.combine.is_some()).map(|s| s.column).collect();
-        let nest = Nest::new(ranges.iter().map(|r| r.len).collect(), columns);
-        let mut code = Code { ops, stores, nest, double: false, slots: 0, reduces };
+        let real = ranges.iter().map(|r| r.len);
+        let strides = columns.iter().map(|c: &Column| c.strides.clone()).collect();
+        let lens = lens.iter().copied().chain(real.skip(lens.len())).collect();
+        let nest = Nest::new(lens, columns);
+        let mut code = Code { ops, stores, tables, nest, double: false, slots: 0, reduces, strides };
         code.mark_uniform();
         code.check_stores(task)?;
         let addresses: Vec<usize> = code.stores.iter().map(|s| s.column).collect();
@@ -104,6 +118,9 @@ impl<'a> Code<'a> {
         code.double = code.ops.iter().any(|o| !o.uniform && o.dtype == DType::F64)
             || code.stores.iter().any(|s| s.dtype == DType::F64);
         code.mark_rounding();
+        code.find_one_hot();
+        code.find_picks();
+        code.mark_used();
         code.assign_slots();
         Ok(code)
     }
@@ -141,6 +158,8 @@ impl<'a> Code<'a> {
                     self.nest.is_uniform(c)
                 }
                 Action::Const(_) | Action::Reduce(_) => true,
+                Action::OneHot(_) => false,
+                Action::Pick(_) => true,
                 Action::Map(_) | Action::Same => op.args.iter().all(|a| self.ops[*a].uniform),
             };
         }
@@ -163,6 +182,65 @@ impl<'a> Code<'a> {
                 self.ops[i].action = Action::Same;
             }
             self.ops[i].round = round;
+        }
+    }
+
+    /// Comparisons of the lane's index with a uniform become one-hot vectors.
+    fn find_one_hot(&mut self) {
+        // Indices beyond these are not exact in f32.
+        const EXACT: usize = 1 << 24;
+        for i in 0..self.ops.len() {
+            let op = &self.ops[i];
+            let (Action::Map(Scalar::Equal), [a, b], false) = (op.action, &op.args[..], op.uniform) else { continue };
+            for (index, other) in [(*a, *b), (*b, *a)] {
+                let Action::Index(c) = self.ops[self.root(index)].action else { continue };
+                let n = &self.nest;
+                let small = n.columns[c].strides.iter().zip(&n.lens).map(|(s, l)| s * l).sum::<usize>();
+                let exact = small + n.columns[c].base < EXACT;
+                if exact && n.pair == 1 && n.lane_stride(c) == 1 && self.ops[other].uniform {
+                    (self.ops[i].action, self.ops[i].args) = (Action::OneHot(c), vec![other]);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A sum over the lane of what a one-hot vector selects is one element.
+    fn find_picks(&mut self) {
+        for i in 0..self.ops.len() {
+            let Action::Reduce(BinaryMonoid::Sum) = self.ops[i].action else { continue };
+            let select = &self.ops[self.root(self.ops[i].args[0])];
+            let (Action::Map(Scalar::Select), [hit, x, none], false) = (select.action, &select.args[..], select.round)
+            else {
+                continue;
+            };
+            let hit = &self.ops[self.root(*hit)];
+            if let (Action::OneHot(c), Some(0.0), false) = (hit.action, self.constant(*none), self.ops[*x].uniform) {
+                let args = vec![hit.args[0], *x];
+                (self.ops[i].action, self.ops[i].args) = (Action::Pick(c), args);
+            }
+        }
+    }
+
+    /// The number that a register always holds.
+    fn constant(&self, mut reg: usize) -> Option<f64> {
+        loop {
+            match self.ops[reg].action {
+                Action::Const(x) => return Some(x),
+                Action::Same | Action::Map(Scalar::Identity) => reg = self.ops[reg].args[0],
+                _ => return None,
+            }
+        }
+    }
+
+    fn mark_used(&mut self) {
+        let mut used = vec![false; self.ops.len()];
+        self.stores.iter().for_each(|s| used[s.reg] = true);
+        for i in (0..self.ops.len()).rev() {
+            self.ops[i].used = used[i];
+            if used[i] {
+                self.ops[i].args.iter().for_each(|a| used[*a] = true);
+            }
         }
     }
 
@@ -189,8 +267,8 @@ impl<'a> Code<'a> {
     /// Gives vectors slots; a slot is free again after its vector's last use.
     fn assign_slots(&mut self) {
         let mut last = vec![0; self.ops.len()];
-        for i in 0..self.ops.len() {
-            for a in self.ops[i].args {
+        for i in (0..self.ops.len()).filter(|i| self.ops[*i].used) {
+            for a in &self.ops[i].args {
                 last[self.root(*a)] = i;
             }
         }
@@ -200,7 +278,7 @@ impl<'a> Code<'a> {
         let mut free = vec![];
         for i in 0..self.ops.len() {
             let op = &self.ops[i];
-            if !op.uniform && !matches!(op.action, Action::Same) && !self.is_direct(i) {
+            if op.used && !op.uniform && !matches!(op.action, Action::Same) && !self.is_direct(i) {
                 self.ops[i].slot = Some(free.pop().unwrap_or_else(|| {
                     self.slots += 1;
                     self.slots - 1
@@ -227,12 +305,13 @@ fn check_args(task: &Task, at: usize, op: &LoopOp, args: &[usize]) -> Result<(),
     Ok(())
 }
 
-fn resolve<'a>(
+fn resolve(
     task: &Task,
-    op: &'a LoopOp,
+    op: &LoopOp,
     ranges: &[Range],
     columns: &mut Vec<Column>,
-) -> Result<Action<'a>, KernelError> {
+    tables: &mut Vec<Vec<f64>>,
+) -> Result<Action, KernelError> {
     let start = |l: usize| ranges.get(l).map(|r| r.start);
     let missing = |l: usize| task.malformed(format!("no loop {l}"));
     let mut column = |base: usize, strides: Vec<usize>| {
@@ -261,7 +340,8 @@ fn resolve<'a>(
             if range.len > 0 && range.start + range.len > values.len() {
                 return Err(task.malformed(format!("a table of {} numbers is too short", values.len())));
             }
-            Action::Table(values, column(range.start, unit(*l)))
+            tables.push(values.clone());
+            Action::Table(tables.len() - 1, column(range.start, unit(*l)))
         }
         LoopOp::Random(key, strides) => {
             if strides.len() != ranges.len() {
@@ -278,7 +358,7 @@ fn resolve<'a>(
     })
 }
 
-fn check_view(task: &Task, view: &View, ranges: &[Range]) -> Result<Pointer, KernelError> {
+fn check_view(task: &Task, view: &View, ranges: &[Range]) -> Result<Slot, KernelError> {
     if view.strides.len() != ranges.len() {
         return Err(task.malformed(format!("strides {:?} do not fit the loops", view.strides)));
     }

@@ -15,51 +15,43 @@ pub(crate) enum Arg<'a, E> {
 
 multiversion! {
     /// A function of one argument.
-    map1 = map1_body(op: Scalar, a: &[E], out: &mut [E])
+    pub(crate) map1 = map1_body(op: Scalar, a: &[E], out: &mut [E])
 }
 multiversion! {
     /// A function of two arguments.
-    map2 = map2_body(op: Scalar, a: Arg<'_, E>, b: Arg<'_, E>, out: &mut [E])
+    pub(crate) map2 = map2_body(op: Scalar, a: Arg<'_, E>, b: Arg<'_, E>, out: &mut [E])
 }
 multiversion! {
     /// `a` where `c` is not zero, `b` elsewhere.
-    select = select_body(c: &[E], a: &[E], b: &[E], out: &mut [E])
+    pub(crate) select = select_body(c: &[E], a: &[E], b: &[E], out: &mut [E])
 }
 multiversion! {
     /// Rounds in place.
-    round = round_body(dtype: DType, values: &mut [E])
+    pub(crate) round = round_body(dtype: DType, values: &mut [E])
 }
 multiversion! {
     /// Sum, in f64 and in an order that depends on the length alone.
-    sum = sum_body(a: &[E]) -> f64
+    pub(crate) sum = sum_body(a: &[E]) -> f64
 }
 multiversion! {
     /// Maximum; NaN wins.
-    max = max_body(a: &[E]) -> E
+    pub(crate) max = max_body(a: &[E]) -> E
 }
 multiversion! {
     /// `acc += a`.
-    add_to = add_to_body(acc: &mut [f64], a: &[E])
+    pub(crate) add_to = add_to_body(acc: &mut [f64], a: &[E])
 }
 multiversion! {
     /// `acc = max(acc, a)`; NaN wins.
-    max_to = max_to_body(acc: &mut [f64], a: &[E])
-}
-multiversion! {
-    /// `a = exp(a − shift)`.
-    exp_shifted = exp_shifted_body(shift: E, a: &mut [E])
+    pub(crate) max_to = max_to_body(acc: &mut [f64], a: &[E])
 }
 multiversion! {
     /// `a *= factor`.
-    scale = scale_body(factor: E, a: &mut [E])
-}
-multiversion! {
-    /// `a = p·(a − shift)·factor`.
-    weigh = weigh_body(shift: E, factor: E, p: &[E], a: &mut [E])
+    pub(crate) scale = scale_body(factor: E, a: &mut [E])
 }
 multiversion! {
     /// `Σ a·b` in f64.
-    dot = dot_body(a: &[E], b: &[E]) -> f64
+    pub(crate) dot = dot_body(a: &[E], b: &[E]) -> f64
 }
 
 #[inline(always)]
@@ -215,23 +207,9 @@ fn max_to_body<E: Elem, const FMA: bool>(acc: &mut [f64], a: &[E]) {
 }
 
 #[inline(always)]
-fn exp_shifted_body<E: Elem, const FMA: bool>(shift: E, a: &mut [E]) {
-    for x in a {
-        *x = (*x - shift).exp::<FMA>();
-    }
-}
-
-#[inline(always)]
 fn scale_body<E: Elem, const FMA: bool>(factor: E, a: &mut [E]) {
     for x in a {
         *x = *x * factor;
-    }
-}
-
-#[inline(always)]
-fn weigh_body<E: Elem, const FMA: bool>(shift: E, factor: E, p: &[E], a: &mut [E]) {
-    for (x, p) in a.iter_mut().zip(p) {
-        *x = *p * (*x - shift) * factor;
     }
 }
 

@@ -4,8 +4,9 @@ use super::code::{Action, Code, Op, Out};
 use super::lanes::{self, Arg};
 use super::memory;
 use super::nest::stretches;
-use super::{unpack, Schedule};
+use super::{unpack, Run, Schedule};
 use crate::cpu::elem::{with_scratch, Elem, Simd};
+use crate::cpu::Call;
 use autoshard_ir::core::{BinaryMonoid, Scalar};
 use autoshard_ir::ops::random_unit;
 
@@ -14,12 +15,13 @@ const TILE: usize = 1024;
 
 /// One worker: registers and scratch.
 pub(super) struct Machine<'a, E> {
-    code: &'a Code<'a>,
+    call: &'a Call<'a>,
+    code: &'a Code,
     schedule: &'a Schedule,
+    /// What is added to each column; empty: nothing.
+    shift: &'a [usize],
     simd: Simd,
     tile: usize,
-    /// Where each store's accumulator starts.
-    starts: Vec<usize>,
     /// Values of uniform registers.
     uniform: Vec<f64>,
     /// Vectors: the current tile of each register.
@@ -46,22 +48,19 @@ const SPARE: usize = 3;
 
 impl<'a, E: Elem> Machine<'a, E> {
     /// Calls `f` with a machine on this thread's scratch.
-    pub fn with<R>(
-        code: &'a Code<'a>,
-        schedule: &'a Schedule,
-        simd: Simd,
-        f: impl FnOnce(&mut Machine<'a, E>) -> R,
-    ) -> R {
+    pub fn with<R>(run: &'a Run<'a>, f: impl FnOnce(&mut Machine<'a, E>) -> R) -> R {
+        let Run { call, code, schedule, simd, ref shift, .. } = *run;
         // Slots start on cache lines.
         let tile = if code.reduces { schedule.piece } else { TILE.min(schedule.piece) };
         let tile = tile.next_multiple_of(64);
         with_scratch::<E, R>((code.slots + SPARE) * tile, |scratch| {
             f(&mut Machine {
+                call,
                 code,
                 schedule,
+                shift,
                 simd,
                 tile,
-                starts: code.accumulators(schedule.piece),
                 uniform: vec![0.0; code.ops.len()],
                 vectors: vec![std::ptr::null(); code.ops.len()],
                 columns: vec![0; code.nest.columns.len()],
@@ -86,6 +85,16 @@ impl<'a, E: Elem> Machine<'a, E> {
         for (value, column) in self.columns.iter_mut().zip(&nest.columns) {
             *value = column.base + self.digits.iter().zip(&column.strides).map(|(d, s)| d * s).sum::<usize>();
         }
+        self.columns.iter_mut().zip(self.shift).for_each(|(value, shift)| *value += shift);
+    }
+
+    /// Sets accumulators to what reductions over nothing give.
+    pub fn clear(&self, acc: &mut [f64]) {
+        for (i, s) in self.code.stores.iter().enumerate() {
+            if let Some(m) = s.combine {
+                acc[self.schedule.starts[i]..self.schedule.starts[i + 1]].fill(m.identity());
+            }
+        }
     }
 
     /// Runs the rows of a unit's chunk: writes plain stores, accumulates combining ones.
@@ -93,11 +102,7 @@ impl<'a, E: Elem> Machine<'a, E> {
     /// # Safety
     /// No other thread works on the same unit and chunk; buffers are as for [`super::execute`].
     pub unsafe fn reduce(&mut self, unit: usize, chunk: usize, acc: &mut [f64]) {
-        for (i, s) in self.code.stores.iter().enumerate() {
-            if let Some(m) = s.combine {
-                acc[self.starts[i]..self.starts[i + 1]].fill(m.identity());
-            }
-        }
+        self.clear(acc);
         let (from, to) = self.piece(unit);
         for reduced in self.schedule.rows(chunk) {
             self.seek(unit / self.schedule.pieces, reduced);
@@ -118,7 +123,7 @@ impl<'a, E: Elem> Machine<'a, E> {
 
     unsafe fn run_tile(&mut self, tile: Tile, first: bool, acc: &mut [f64]) {
         let code = self.code;
-        for (i, op) in code.ops.iter().enumerate() {
+        for (i, op) in code.ops.iter().enumerate().filter(|(_, op)| op.used) {
             // SAFETY: the caller's promise.
             unsafe {
                 match op.uniform {
@@ -178,17 +183,23 @@ impl<'a, E: Elem> Machine<'a, E> {
     unsafe fn run_uniform(&self, op: &Op, tile: Tile) -> f64 {
         let value = match op.action {
             // SAFETY: the view was checked; the element exists even if the lane is empty.
-            Action::Load(p, dtype, c) => unsafe { memory::load_one(p, dtype, self.columns[c]) },
+            Action::Load(p, dtype, c) => unsafe { memory::load_one(self.call.at(p), dtype, self.columns[c]) },
             Action::Index(c) => self.columns[c] as f64,
-            Action::Table(values, c) => values[self.columns[c]],
+            Action::Table(t, c) => self.code.tables[t][self.columns[c]],
             Action::Random(key, c) => random_unit(key, self.columns[c] as u64),
             Action::Const(x) => x,
             Action::Map(f) => {
                 let mut args = [0.0; 3];
-                args.iter_mut().zip(op.args).for_each(|(x, a)| *x = self.uniform[*a]);
+                args.iter_mut().zip(&op.args).for_each(|(x, a)| *x = self.uniform[*a]);
                 f.eval(&args)
             }
             Action::Same => self.uniform[op.args[0]],
+            Action::Pick(c) => match (self.hit(c, op.args[0], tile), self.code.reduces) {
+                // SAFETY: the caller's promise. The tile is the whole lane.
+                (Some(lane), true) => unsafe { 0.0 + self.vector(op.args[1], tile)[lane].wide() },
+                _ => 0.0,
+            },
+            Action::OneHot(_) => unreachable!("never uniform"),
             // SAFETY: the caller's promise.
             Action::Reduce(m) => match (unsafe { self.arg(op.args[0], tile) }, m) {
                 (Arg::Lanes(v), BinaryMonoid::Sum) => lanes::sum(self.simd, v),
@@ -219,14 +230,20 @@ impl<'a, E: Elem> Machine<'a, E> {
                 tile,
                 |at, stride, part: &mut [E]| {
                     // SAFETY: the view was checked.
-                    unsafe { memory::load(p, dtype, at, stride, part) };
+                    unsafe { memory::load(self.call.at(p), dtype, at, stride, part) };
                 },
                 out,
             ),
             Action::Index(c) => self.each(c, tile, out, |i| i as f64),
-            Action::Table(values, c) => self.each(c, tile, out, |i| values[i]),
+            Action::Table(t, c) => self.each(c, tile, out, |i| self.code.tables[t][i]),
             Action::Random(key, c) => self.each(c, tile, out, |i| random_unit(key, i as u64)),
-            Action::Const(_) | Action::Reduce(_) | Action::Same => {
+            Action::OneHot(c) => {
+                out.fill(E::ZERO);
+                if let Some(lane) = self.hit(c, op.args[0], tile) {
+                    out[lane] = E::ONE;
+                }
+            }
+            Action::Const(_) | Action::Reduce(_) | Action::Same | Action::Pick(_) => {
                 unreachable!("uniform, or handled above")
             }
         }
@@ -236,10 +253,17 @@ impl<'a, E: Elem> Machine<'a, E> {
         out.as_ptr()
     }
 
+    /// The lane of the tile where a column equals a uniform register.
+    fn hit(&self, c: usize, reg: usize, tile: Tile) -> Option<usize> {
+        let lane = E::of(self.uniform[reg]).wide() - (self.columns[c] + tile.at) as f64;
+        let found = lane >= 0.0 && lane < tile.len as f64 && lane.fract() == 0.0;
+        found.then_some(lane as usize)
+    }
+
     unsafe fn direct(&self, op: &Op, tile: Tile) -> *const E {
         match op.action {
             // SAFETY: the view was checked.
-            Action::Load(p, _, c) => unsafe { p.at::<E>(self.columns[c] + tile.at) },
+            Action::Load(p, _, c) => unsafe { self.call.at(p).at::<E>(self.columns[c] + tile.at) },
             _ => unreachable!("only loads have no slot"),
         }
     }
@@ -247,7 +271,7 @@ impl<'a, E: Elem> Machine<'a, E> {
     unsafe fn map(&self, f: Scalar, op: &Op, tile: Tile, out: &mut [E]) {
         // SAFETY: the caller's promise; the result's slot is none of the arguments'.
         unsafe {
-            match *op.args {
+            match op.args[..] {
                 [a] => lanes::map1(self.simd, f, self.spread(a, 0, tile), out),
                 [a, b] => lanes::map2(self.simd, f, self.arg(a, tile), self.arg(b, tile), out),
                 _ => {
@@ -293,7 +317,7 @@ impl<'a, E: Elem> Machine<'a, E> {
                     Arg::Lanes([]) => return,
                 };
                 if first {
-                    memory::store(s.to, s.dtype, self.columns[s.column], 1, &value);
+                    memory::store(self.call.at(s.to), s.dtype, self.columns[s.column], 1, &value);
                 }
                 return;
             }
@@ -301,7 +325,7 @@ impl<'a, E: Elem> Machine<'a, E> {
             let (stride, outer) = (nest.lane_stride(s.column), nest.pair_strides[s.column]);
             stretches(nest.inner(), tile.at, tile.len, |o, w, at, n| {
                 let to = self.columns[s.column] + o * outer + w * stride;
-                memory::store(s.to, s.dtype, to, stride, &values[at..at + n]);
+                memory::store(self.call.at(s.to), s.dtype, to, stride, &values[at..at + n]);
             });
         }
     }
@@ -317,7 +341,7 @@ impl<'a, E: Elem> Machine<'a, E> {
     /// A combining store: into the accumulator.
     unsafe fn accumulate(&self, i: usize, s: &Out, m: BinaryMonoid, tile: Tile, first: bool, acc: &mut [f64]) {
         let row = self.accumulator_row(s.column);
-        let acc = &mut acc[self.starts[i]..self.starts[i + 1]];
+        let acc = &mut acc[self.schedule.starts[i]..self.schedule.starts[i + 1]];
         if self.code.nest.lane_stride(s.column) == 0 {
             // SAFETY: the caller's promise.
             let value = match (unsafe { self.arg(s.reg, tile) }, m) {
@@ -341,7 +365,7 @@ impl<'a, E: Elem> Machine<'a, E> {
     /// Combines the partial results of two chunks.
     pub fn combine(&self, total: &mut [f64], part: &[f64]) {
         for (i, s) in self.code.stores.iter().enumerate() {
-            let span = self.starts[i]..self.starts[i + 1];
+            let span = self.schedule.starts[i]..self.schedule.starts[i + 1];
             match s.combine {
                 Some(BinaryMonoid::Sum) => lanes::add_to(self.simd, &mut total[span.clone()], &part[span]),
                 Some(BinaryMonoid::Max) => lanes::max_to(self.simd, &mut total[span.clone()], &part[span]),
@@ -365,14 +389,14 @@ impl<'a, E: Elem> Machine<'a, E> {
             let lens = || loops.iter().map(|l| nest.lens[*l]);
             let mut digits = vec![0; loops.len()];
             let (width, len) = if stride == 0 { (1, 1) } else { (self.schedule.piece, to - from) };
-            let acc = &acc[self.starts[i]..self.starts[i + 1]];
+            let acc = &acc[self.schedule.starts[i]..self.schedule.starts[i + 1]];
             for row in 0..lens().product() {
                 unpack(row, lens(), &mut digits);
                 let offset: usize = digits.iter().zip(&loops).map(|(d, l)| d * column.strides[*l]).sum();
                 let at = self.columns[s.column] + offset + from * stride;
                 let values = &acc[row * width..row * width + len];
                 // SAFETY: the view was checked; units have results of their own.
-                unsafe { memory::store(s.to, s.dtype, at, stride, values) };
+                unsafe { memory::store(self.call.at(s.to), s.dtype, at, stride, values) };
             }
         }
     }

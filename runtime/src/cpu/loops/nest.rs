@@ -144,12 +144,15 @@ impl Nest {
 /// loop, the index within, the position relative to `start`, and the length.
 #[inline]
 pub(super) fn stretches(inner: usize, start: usize, len: usize, mut f: impl FnMut(usize, usize, usize, usize)) {
-    let mut done = 0;
+    if start + len <= inner {
+        // The usual case: no paired loop, or a tile within one round of it.
+        return f(0, start, 0, len);
+    }
+    let (mut outer, mut within, mut done) = (start / inner, start % inner, 0);
     while done < len {
-        let (outer, within) = ((start + done) / inner, (start + done) % inner);
         let n = (inner - within).min(len - done);
         f(outer, within, done, n);
-        done += n;
+        (outer, within, done) = (outer + 1, 0, done + n);
     }
 }
 

@@ -76,7 +76,7 @@ fn each(lens: &[usize], mut f: impl FnMut(&[usize])) {
 }
 
 /// Runs on every rank and compares; returns rank 0's results.
-fn check(k: &LoopKernel, operands: &[Tensor], results: &[(DType, usize)], tolerance: f64) -> Vec<Tensor> {
+pub(super) fn check(k: &LoopKernel, operands: &[Tensor], results: &[(DType, usize)], tolerance: f64) -> Vec<Tensor> {
     let canaries: Vec<Tensor> = results.iter().map(|(t, n)| Tensor::canary(*t, *n)).collect();
     let lens: Vec<usize> = results.iter().map(|r| r.1).collect();
     let body = kernel(operands.len(), results.len(), KernelBody::Loop(vec![k.clone()]));
@@ -106,40 +106,40 @@ fn packed(loops: &[Extent], has: &[usize]) -> (Vec<usize>, usize) {
 }
 
 /// Builds kernels.
-struct Make {
-    k: LoopKernel,
+pub(super) struct Make {
+    pub k: LoopKernel,
     operands: usize,
     results: usize,
 }
 
 impl Make {
-    fn new(operands: usize, loops: &[Extent]) -> Make {
+    pub fn new(operands: usize, loops: &[Extent]) -> Make {
         Make { k: LoopKernel { loops: loops.to_vec(), instrs: vec![], stores: vec![] }, operands, results: 0 }
     }
-    fn push(&mut self, op: LoopOp, args: &[usize], dtype: DType, uniform: bool) -> usize {
+    pub fn push(&mut self, op: LoopOp, args: &[usize], dtype: DType, uniform: bool) -> usize {
         self.k.instrs.push(Instr { op, args: args.to_vec(), dtype, uniform });
         self.k.instrs.len() - 1
     }
     fn view(&self, buffer: usize, dtype: DType, has: &[usize]) -> View {
         View { buffer, dtype, offset: 0, strides: packed(&self.k.loops, has).0 }
     }
-    fn load(&mut self, buffer: usize, dtype: DType, has: &[usize]) -> usize {
+    pub fn load(&mut self, buffer: usize, dtype: DType, has: &[usize]) -> usize {
         let view = self.view(buffer, dtype, has);
         let uniform = view.strides[self.k.loops.len() - 1] == 0;
         self.push(LoopOp::Load(view), &[], dtype, uniform)
     }
-    fn map(&mut self, f: Scalar, args: &[usize], dtype: DType) -> usize {
+    pub fn map(&mut self, f: Scalar, args: &[usize], dtype: DType) -> usize {
         let uniform = args.iter().all(|a| self.k.instrs.get(*a).is_some_and(|i| i.uniform));
         self.push(LoopOp::Map(f), args, dtype, uniform)
     }
-    fn store(&mut self, reg: usize, dtype: DType, has: &[usize], combine: Option<BinaryMonoid>) {
+    pub fn store(&mut self, reg: usize, dtype: DType, has: &[usize], combine: Option<BinaryMonoid>) {
         let view = self.view(self.operands + self.results, dtype, has);
         self.results += 1;
         self.k.stores.push(Store { view, reg, combine });
     }
 }
 
-const SUM: BinaryMonoid = BinaryMonoid::Sum;
+pub(super) const SUM: BinaryMonoid = BinaryMonoid::Sum;
 const MAX: BinaryMonoid = BinaryMonoid::Max;
 
 fn size(loops: &[Extent], has: &[usize]) -> usize {
