@@ -7,7 +7,6 @@ mod harness;
 
 use autoshard::cuda::check::compare::{compare, Tolerance, CANARY};
 use autoshard::cuda::check::kernels::{self, Case};
-use autoshard::cuda::check::manifest::PackedModel;
 use autoshard::cuda::check::tensor::Tensor;
 use autoshard::ir::DType;
 use harness::emulate;
@@ -173,19 +172,6 @@ fn seeded_bugs_of_warps_are_caught_in_every_order() {
     bugs.run();
 }
 
-/// Every golden, as the models of a check.
-fn models() -> Vec<PackedModel> {
-    let mut folders: Vec<_> = std::fs::read_dir(common::golden_dir("")).unwrap().map(|e| e.unwrap().path()).collect();
-    folders.sort();
-    let model = |folder: &std::path::PathBuf| {
-        let name = folder.file_name().unwrap().to_str().unwrap().to_string();
-        let g = common::golden(&name);
-        let size = |key: &str| g[key].as_u64().unwrap() as usize;
-        PackedModel { batch: size("batch"), seq_len: size("seq"), name }
-    };
-    folders.iter().map(model).collect()
-}
-
 /// Runs kernels, says what came of it, and wants nothing to complain of.
 fn emulated(cases: &[Case]) {
     let start = Instant::now();
@@ -222,5 +208,5 @@ fn kernels_of_whole_models() {
         return;
     }
     // On one rank and on a mesh that splits everything, parts ragged, f32 and bf16.
-    emulated(&kernels::cases(&models(), &common::golden_dir("")).unwrap());
+    emulated(&kernels::cases(&common::models(), &common::golden_dir("")).unwrap());
 }

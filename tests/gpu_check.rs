@@ -18,11 +18,11 @@ use autoshard::ir::DType;
 use autoshard::runtime::cpu::{execute, Buffer, Pool};
 use autoshard::runtime::cuda::{probe, CudaError};
 use autoshard_codegen::emit;
-use autoshard_codegen::nvrtc::{Cache, Nvrtc, Target};
+use autoshard_codegen::nvrtc::{Cache, Target};
 use harness::jobs::{self, Arg, Order, Role};
 use harness::toolchain::{self, Text};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What the checks expect of primitives is what their bodies under emulation compute.
@@ -135,13 +135,6 @@ fn kernels_that_are_right_pass() {
     assert!(failures.is_empty(), "{} of {checks}:\n{}", failures.len(), failures[..failures.len().min(10)].join("\n"));
 }
 
-/// NVRTC, fetched if need be; without it the test says so and is skipped.
-fn nvrtc() -> Option<Nvrtc> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/get-nvrtc");
-    let fetched = Command::new(&script).output().is_ok_and(|o| o.status.success());
-    Nvrtc::find(None).map_err(|e| println!("skipped: NVRTC (1 test): {e} (get-nvrtc: {fetched})")).ok()
-}
-
 /// A device that is never right.
 struct Untouched;
 
@@ -154,7 +147,7 @@ impl Machine for Untouched {
 /// What is packed is what a run looks for.
 #[test]
 fn what_is_packed_is_found_again() {
-    let Some(nvrtc) = nvrtc() else { return };
+    let Some(nvrtc) = common::nvrtc() else { return };
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         goldens: common::golden_dir(""),

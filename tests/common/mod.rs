@@ -3,6 +3,7 @@
 
 use autoshard::artifact::{self, Artifact, DataSource, RunOptions, WeightsSource};
 use autoshard::compile::{self, plan_mesh, Executable};
+use autoshard::cuda::check::manifest::PackedModel;
 use autoshard::data::Dataset;
 use autoshard::hardware::Preset;
 use autoshard::ir::plan::Plan;
@@ -13,6 +14,7 @@ use autoshard::passes::search::Degrees;
 use autoshard::runtime::Options;
 use autoshard::train::{Norms, Trainer};
 use autoshard::weights::Weights;
+use autoshard_codegen::nvrtc::Nvrtc;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -174,4 +176,24 @@ pub fn compare(name: &str, run: &Outcome, g: &Value) -> Errors {
         e.delta = max(e.delta, ((run.norms[n].delta - delta) / delta).abs());
     }
     e
+}
+
+/// Every golden, as the models of a check of CUDA kernels.
+pub fn models() -> Vec<PackedModel> {
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(golden_dir("")).unwrap().map(|e| e.unwrap().path()).collect();
+    folders.sort();
+    let model = |folder: &PathBuf| {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_string();
+        let g = golden(&name);
+        let size = |key: &str| g[key].as_u64().unwrap() as usize;
+        PackedModel { batch: size("batch"), seq_len: size("seq"), name }
+    };
+    folders.iter().map(model).collect()
+}
+
+/// NVRTC, fetched if need be; without it the test says so and is skipped.
+pub fn nvrtc() -> Option<Nvrtc> {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scripts/get-nvrtc");
+    let fetched = std::process::Command::new(&script).output().is_ok_and(|o| o.status.success());
+    Nvrtc::find(None).map_err(|e| println!("skipped: NVRTC (1 test): {e} (get-nvrtc: {fetched})")).ok()
 }
