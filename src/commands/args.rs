@@ -88,7 +88,9 @@ pub fn target(text: Option<&str>) -> Result<(), Failure> {
     match text {
         None | Some("cpu") => Ok(()),
         Some(t @ ("cuda" | "sm_80" | "sm_90a" | "sm_100")) => {
-            Err(Failure::Failed(format!("--target {t}: cuda is not available in this build; use --target cpu")))
+            Err(Failure::Failed(format!(
+                "--target {t}: products and attention have no CUDA kernels yet, so no whole step runs on a GPU; use --target cpu"
+            )))
         }
         Some(t) => {
             let near = suggestion(t, ["cpu", "cuda", "sm_80", "sm_90a", "sm_100"]);

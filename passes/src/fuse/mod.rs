@@ -5,11 +5,11 @@
 //! function's values. So what may be fused is decided by loops and strides, never by operations, and
 //! an operation needs to know nothing of it. In order:
 //!
-//! 1. [`products`]: a sum whose operand is a product that nobody else reads becomes that product's
+//! 1. `products`: a sum whose operand is a product that nobody else reads becomes that product's
 //!    start; products that contract a shared operand over the same loops become one kernel.
-//! 2. [`nests`]: a loop nest that reads what another one writes, point by point, joins it.
-//! 3. [`epilogue`]: nests that work row by row on the results of products follow them.
-//! 4. [`nests`] again: nests of the same form become one launch.
+//! 2. `nests`: a loop nest that reads what another one writes, point by point, joins it.
+//! 3. `epilogue`: nests that work row by row on the results of products follow them.
+//! 4. `nests` again: nests of the same form become one launch.
 //!
 //! Each step merges a pair of groups only if no path leads from one to the other through a third.
 //!

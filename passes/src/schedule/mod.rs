@@ -1,7 +1,7 @@
 //! Schedule: local functions become programs — steps in order over a static memory plan.
 //!
-//! `fuse` makes units, [`order`] puts them in order with an issue and a wait for each collective,
-//! [`memory`] places their values, and [`check()`] looks at the result without trusting any of them.
+//! `fuse` makes units, `order` puts them in order with an issue and a wait for each collective,
+//! `memory` places their values, and [`check()`] looks at the result without trusting any of them.
 
 mod check;
 mod memory;
