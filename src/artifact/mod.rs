@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! magic      14 bytes   "autoshard-asx\0"
-//! format      4 bytes   1
+//! format      4 bytes   2
 //! length      8 bytes   of the whole file
 //! manifest    8 bytes   its length
 //! checksum   32 bytes   SHA-256 of the manifest
@@ -41,7 +41,7 @@ use std::path::{Path, PathBuf};
 /// The first bytes of a file.
 pub const MAGIC: &[u8; 14] = b"autoshard-asx\0";
 /// The format that this version writes and reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// Largest file that is read: executables are text, and 1 GiB of it is no model.
 pub const MAX_BYTES: u64 = 1 << 30;
 /// Name of the section with the local module.

@@ -190,13 +190,10 @@ fn append(nest: &mut LoopKernel, consumer: &LoopKernel, producer: &LoopKernel) -
 fn prune(nest: &mut LoopKernel) {
     let mut needed = vec![false; nest.instrs.len()];
     nest.stores.iter().for_each(|s| needed[s.reg] = true);
-    for i in (0..nest.instrs.len()).rev().filter(|i| needed[*i]).collect::<Vec<_>>() {
-        nest.instrs[i].args.clone().into_iter().for_each(|a| needed[a] = true);
-    }
-    // An argument comes before its user: walk down until nothing changes.
+    // Arguments come before their users.
     for i in (0..nest.instrs.len()).rev() {
         if needed[i] {
-            nest.instrs[i].args.clone().into_iter().for_each(|a| needed[a] = true);
+            nest.instrs[i].args.iter().for_each(|a| needed[*a] = true);
         }
     }
     let mut place = vec![0; needed.len()];
