@@ -46,11 +46,11 @@ fn kernels_of_whole_models_compile_without_spills() {
         }
     }
     let (kernels, images) = (cases.len(), jobs.len());
-    println!(
+    common::say(&format!(
         "{kernels} kernels, {} texts, {images} images ({cached} from the cache), most registers {worst:?}, {:.0?}",
         texts.len(),
         start.elapsed()
-    );
+    ));
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
     assert!(texts.len() > 200, "{} texts", texts.len());
 }

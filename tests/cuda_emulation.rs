@@ -20,7 +20,7 @@ use std::time::Instant;
 fn compiler() -> bool {
     let found = toolchain::available();
     if !found {
-        println!("skipped: g++ (1 test): no g++ 12 or later for x86-64 Linux here");
+        common::say("skipped: g++ (1 test): no g++ 12 or later for x86-64 Linux here");
     }
     found
 }
@@ -176,7 +176,7 @@ fn seeded_bugs_of_warps_are_caught_in_every_order() {
 fn emulated(cases: &[Case]) {
     let start = Instant::now();
     let s = emulate::run(cases).unwrap();
-    println!(
+    common::say(&format!(
         "{} kernels, {} texts, {} jobs in {} orders, {} reports, {} blank, {} accesses, {} switches, {:.0?}",
         cases.len(),
         s.texts,
@@ -187,7 +187,7 @@ fn emulated(cases: &[Case]) {
         s.accesses,
         s.switches,
         start.elapsed()
-    );
+    ));
     println!("elements compared, largest relative L2 error: {:?}", s.compared);
     println!("refused by the emitter: {:?}", s.refused);
     let first: Vec<&str> = s.failures.iter().take(12).map(String::as_str).collect();

@@ -29,7 +29,7 @@ use std::process::Command;
 #[test]
 fn primitives_are_what_the_emulation_computes() {
     if !toolchain::available() {
-        println!("skipped: g++ (1 test): no g++ for x86-64 Linux here");
+        common::say("skipped: g++ (1 test): no g++ for x86-64 Linux here");
         return;
     }
     let all: Vec<_> = primitives::all().into_iter().filter(|p| p.emulated).collect();
@@ -192,7 +192,7 @@ fn what_is_packed_is_found_again() {
 #[test]
 fn without_a_gpu_nothing_runs() {
     if !probe().devices().is_empty() {
-        println!("skipped: there is a GPU here");
+        common::say("skipped: (1 test) there is a GPU here");
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -191,9 +191,16 @@ pub fn models() -> Vec<PackedModel> {
     folders.iter().map(model).collect()
 }
 
+/// Says something that is seen even where the test passes: what was skipped, what was counted.
+pub fn say(text: &str) {
+    use std::io::Write;
+    // The macros' output is kept back by the test harness; a write to the stream is not.
+    let _ = writeln!(std::io::stderr(), "\n{text}");
+}
+
 /// NVRTC, fetched if need be; without it the test says so and is skipped.
 pub fn nvrtc() -> Option<Nvrtc> {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scripts/get-nvrtc");
     let fetched = std::process::Command::new(&script).output().is_ok_and(|o| o.status.success());
-    Nvrtc::find(None).map_err(|e| println!("skipped: NVRTC (1 test): {e} (get-nvrtc: {fetched})")).ok()
+    Nvrtc::find(None).map_err(|e| say(&format!("skipped: NVRTC (1 test): {e} (get-nvrtc: {fetched})"))).ok()
 }

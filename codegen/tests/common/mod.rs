@@ -488,7 +488,9 @@ pub fn nvrtc() -> Option<Nvrtc> {
     match Nvrtc::find(None) {
         Ok(n) => Some(n),
         Err(e) => {
-            println!("skipped: NVRTC: {e}{fetched} (1 test)");
+            use std::io::Write;
+            // Seen even where the test passes.
+            let _ = writeln!(std::io::stderr(), "\nskipped: NVRTC: {e}{fetched} (1 test)");
             None
         }
     }
