@@ -16,10 +16,21 @@ pub enum Fusion {
 pub struct Habits {
     /// How loops become kernels.
     pub fusion: Fusion,
+    /// Operations that are one library kernel even where nothing is fused, by name.
+    pub one_kernel: Vec<String>,
     /// Whether attention is one kernel (flash) or products and a softmax over all scores.
     pub flash_attention: bool,
     /// Whether the cross-entropy reads the logits once.
     pub fused_loss: bool,
+    /// Whether products that share an input (q, k, v; gate, up) are one.
+    pub joint_products: bool,
+    /// Whether weight gradients are added to fp32 main gradients by the product that makes them.
+    pub accumulate_fp32: bool,
+    /// Whether the backward of a tensor-parallel product gathers its input and reduces its cotangent beside
+    /// the other product (Megatron's asynchronous communication).
+    pub async_tensor_backward: bool,
+    /// Whether the next unit's parameters are gathered while this one computes.
+    pub prefetch: bool,
 }
 
 /// One fitted constant.

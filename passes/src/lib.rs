@@ -10,6 +10,8 @@ pub mod lower;
 pub mod outline;
 pub mod partition;
 pub mod play;
+pub mod predict;
+pub mod profile;
 pub mod reshard;
 pub mod schedule;
 pub mod search;

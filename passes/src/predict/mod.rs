@@ -1,0 +1,67 @@
+//! The time of a training step without a pipeline: profiles priced by a machine's rates, played by the event
+//! simulator.
+//!
+//! [`price`] turns one function's [`Profile`](crate::profile::Profile) into seconds of each phase;
+//! [`step`] lays the phases of all units (embedding, layers, head) and the messages of data parallelism out as
+//! tasks and plays them. What a machine can do is behind [`Rates`], so both can be tried with plain numbers.
+
+pub mod parts;
+pub mod price;
+pub mod step;
+#[cfg(test)]
+mod tests;
+
+use crate::profile::Axis;
+use autoshard_cost::collectives::Kind;
+use autoshard_cost::kernels::{Attention, How, Product, Time};
+
+/// Ranks of a group of messages of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Group {
+    /// An axis that splits the work of a micro-batch.
+    Inside(Axis),
+    /// Ranks that share a copy of dense parameters.
+    Shard,
+    /// Ranks that hold the same share of dense parameters.
+    Replicas,
+    /// The same two for experts.
+    ExpertShard,
+    /// See there.
+    ExpertReplicas,
+}
+
+impl Group {
+    /// As reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Inside(axis) => axis.name(),
+            Group::Shard | Group::Replicas => "dp",
+            Group::ExpertShard | Group::ExpertReplicas => "edp",
+        }
+    }
+}
+
+/// A message's time alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transfer {
+    /// Seconds.
+    pub seconds: f64,
+    /// The outermost tier that it crosses: the link that it shares with others.
+    pub tier: u16,
+    /// Share of that link that it takes when alone, 0–1.
+    pub load: f32,
+    /// How the time was got.
+    pub how: How,
+}
+
+/// What a machine can do with a stack's software. Seconds are those of a long run, not of a burst.
+pub trait Rates {
+    /// A product.
+    fn product(&self, p: &Product) -> Time;
+    /// An attention kernel.
+    fn attention(&self, a: &Attention) -> Time;
+    /// One loop kernel over these bytes.
+    fn memory(&self, bytes: f64) -> Time;
+    /// A message of `bytes` (the whole buffer) in a group.
+    fn transfer(&self, kind: Kind, group: Group, bytes: f64) -> Transfer;
+}

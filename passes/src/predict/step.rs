@@ -1,0 +1,383 @@
+//! A training step of one rank without a pipeline: its units' phases and the messages of data parallelism as
+//! tasks, played by the event simulator.
+//!
+//! A *unit* is a call of a function: what is gathered, reduced and computed together. Parameters of the next
+//! unit are gathered while one computes (FSDP), gradients are reduced behind it; the optimizer waits for the
+//! last reduction. Micro-batches between the first and the last repeat, so three are played at most and the
+//! rest follow from the second.
+
+use super::parts::{Compute, Messages, Traffic};
+use super::price::{Phase, Priced};
+use super::{Group, Rates};
+use autoshard_cost::collectives::Kind;
+use autoshard_cost::sim::{Contention, Rules, SimError, Simulator, Stream, Task, TaskId};
+
+/// Equal calls in a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unit {
+    /// Which of the priced functions.
+    pub function: usize,
+    /// How many calls.
+    pub count: usize,
+    /// Dense parameters of one call on this rank, before data parallelism shares them, elements.
+    pub dense: f64,
+    /// The same of experts.
+    pub expert: f64,
+    /// How much of its recomputation runs: 1 for all calls, less where only some layers are recomputed.
+    pub recompute: f64,
+}
+
+/// How data-parallel ranks hold parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Data {
+    /// What they share: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
+    pub zero: u8,
+    /// Whether gathered parameters are kept from the forward to the backward.
+    pub keep: bool,
+    /// Ranks that share a copy of dense parameters, and of experts.
+    pub shard: [u64; 2],
+    /// Ranks that hold the same share, dense and experts.
+    pub replicas: [u64; 2],
+    /// Bytes of an element that is gathered.
+    pub copy_bytes: f64,
+    /// Bytes of an element of a gradient that is reduced.
+    pub gradient_bytes: f64,
+    /// Whether messages run beside computation.
+    pub overlap: bool,
+    /// Whether the next unit is gathered before this one is done.
+    pub prefetch: bool,
+}
+
+/// A step to be timed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step<'a> {
+    /// Functions.
+    pub priced: &'a [Priced],
+    /// In order of the forward.
+    pub units: &'a [Unit],
+    /// Micro-batches of a data rank; at least one.
+    pub microbatches: u64,
+    /// Data parallelism.
+    pub data: Data,
+    /// Slow-down of computation and communication side by side.
+    pub contention: f64,
+    /// Bytes that the optimizer moves for an element of its share.
+    pub optimizer_bytes: f64,
+    /// Time of its loops over their bytes.
+    pub optimizer_factor: f64,
+    /// Seconds that nothing else explains.
+    pub overhead: f64,
+}
+
+/// What a step takes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepTime {
+    /// Seconds.
+    pub seconds: f64,
+    /// Computation of all micro-batches.
+    pub compute: Compute,
+    /// Messages of all micro-batches.
+    pub messages: Messages,
+    /// Seconds of the optimizer.
+    pub optimizer: f64,
+    /// Seconds of overhead.
+    pub overhead: f64,
+    /// Seconds by which computation took longer beside communication.
+    pub contention: f64,
+}
+
+const COMPUTE: u16 = 0;
+const DATA: u16 = 1;
+const OUTER: u16 = 2;
+
+/// The two sides of a unit's parameters with their groups.
+const SIDES: [(Group, Group); 2] = [(Group::Shard, Group::Replicas), (Group::ExpertShard, Group::ExpertReplicas)];
+
+/// Scratch of [`time`], kept between calls.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    simulator: Simulator,
+    tasks: Vec<Task>,
+    notes: Vec<Note>,
+}
+
+/// What a message task is, for the report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Note {
+    task: TaskId,
+    kind: Kind,
+    group: Group,
+    tier: u16,
+    load: f32,
+    bytes: f64,
+    weight: f64,
+}
+
+/// Times a step.
+///
+/// # Errors
+/// Durations that are not numbers, which rates should never give.
+pub fn time(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<StepTime, SimError> {
+    let mut out = inside(step);
+    let m = step.microbatches.max(1);
+    let busy = out.compute.seconds() + out.messages.exposed();
+    let d = &step.data;
+    let shares = d.shard.iter().chain(&d.replicas).any(|n| *n > 1);
+    let optimizer = optimizer(step, rates);
+    out.optimizer = optimizer;
+    out.overhead = step.overhead;
+    if !shares {
+        out.seconds = busy + optimizer + step.overhead;
+        return Ok(out);
+    }
+    // Only micro-batches with messages are played; the others are as long as their kernels.
+    let every = d.zero >= 2;
+    let played = if every { m.min(3) } else { m.min(2) };
+    let mut builder = Builder { step, rates, scratch, last: None };
+    builder.begin();
+    let mut ends = Vec::with_capacity(3);
+    for i in 0..played {
+        builder.micro_batch(i == 0, i + 1 == played);
+        ends.push(builder.last);
+    }
+    let skipped = (m - played) as f64;
+    let streams = vec![
+        Stream { device: 0, beside: None },
+        Stream { device: 0, beside: Some(COMPUTE) },
+        Stream { device: 0, beside: Some(COMPUTE) },
+    ];
+    let rules = Rules { streams, contention: Contention { compute: step.contention, communication: step.contention } };
+    let timeline = scratch.simulator.run(&scratch.tasks, &rules)?;
+    let end = |t: Option<TaskId>| t.map_or(0.0, |t| timeline.end[t as usize]);
+    let one = busy / m as f64;
+    let period = match (every, &ends[..]) {
+        (true, [.., a, b]) if skipped > 0.0 => end(*b) - end(*a),
+        _ => one,
+    };
+    let middle = if every && skipped > 0.0 { 1.0 + skipped } else { 1.0 };
+    for n in &scratch.notes {
+        let at = n.task as usize;
+        let (from, until) = (timeline.start[at], timeline.end[at]);
+        let waits = timeline.exposed[at] + timeline.tail[at];
+        let times = if n.weight > 0.0 { middle } else { 1.0 };
+        out.messages.push(Traffic {
+            kind: n.kind,
+            group: n.group,
+            tier: n.tier,
+            load: n.load,
+            count: times,
+            bytes: n.bytes * times,
+            exposed: waits * times,
+            hidden: (until - from - waits).max(0.0) * times,
+        });
+    }
+    out.seconds = timeline.makespan + skipped * period + optimizer + step.overhead;
+    out.contention =
+        (out.seconds - optimizer - step.overhead - out.compute.seconds() - out.messages.exposed()).max(0.0);
+    Ok(out)
+}
+
+/// Everything that runs on the compute stream in all micro-batches.
+fn inside(step: &Step) -> StepTime {
+    let mut out = StepTime::default();
+    let m = step.microbatches.max(1) as f64;
+    for u in step.units {
+        let p = &step.priced[u.function];
+        let times = m * u.count as f64;
+        for (phase, times) in [
+            (&p.forward, times),
+            (&p.recompute, times * u.recompute),
+            (&p.backward_input, times),
+            (&p.backward_weight, times),
+        ] {
+            out.compute.add(&phase.compute, times);
+            out.messages.add(&phase.messages, times);
+        }
+    }
+    out
+}
+
+/// Seconds of the optimizer's loops over this rank's share.
+fn optimizer(step: &Step, rates: &impl Rates) -> f64 {
+    let d = &step.data;
+    let share = |side: usize| if d.zero >= 1 { d.shard[side] as f64 } else { 1.0 };
+    let elements: f64 = step.units.iter().map(|u| u.count as f64 * (u.dense / share(0) + u.expert / share(1))).sum();
+    if elements == 0.0 {
+        return 0.0;
+    }
+    rates.memory(elements * step.optimizer_bytes).seconds * step.optimizer_factor
+}
+
+struct Builder<'a, R: Rates> {
+    step: &'a Step<'a>,
+    rates: &'a R,
+    scratch: &'a mut Scratch,
+    /// The last task of the compute stream.
+    last: Option<TaskId>,
+}
+
+impl<R: Rates> Builder<'_, R> {
+    fn begin(&mut self) {
+        self.scratch.tasks.clear();
+        self.scratch.notes.clear();
+    }
+
+    fn micro_batch(&mut self, first: bool, last: bool) {
+        let d = &self.step.data;
+        let zero = d.zero;
+        // ZeRO-1 gathers updated parameters once a step, before they are used.
+        let gathers = zero >= 2 || (zero == 1 && first);
+        let reduces = zero >= 2 || last;
+        let again = zero == 3 && !d.keep;
+        let weight = if first || last { 0.0 } else { 1.0 };
+        let calls: Vec<Unit> = self.step.units.iter().flat_map(|u| std::iter::repeat_n(*u, u.count)).collect();
+        let backward: Vec<Unit> = calls.iter().rev().copied().collect();
+        if gathers && !d.overlap {
+            self.all_at_once(Kind::AllGather, d.copy_bytes, weight);
+        }
+        let gathers = gathers && d.overlap;
+        let mut ready = if gathers { self.gather(&calls[0], self.last, weight) } else { None };
+        for (i, u) in calls.iter().enumerate() {
+            // What comes next: a unit of the forward, or the first of the backward.
+            let next = if i + 1 < calls.len() {
+                calls.get(i + 1).filter(|_| gathers)
+            } else {
+                backward.first().filter(|_| again && d.overlap)
+            };
+            let p = &self.step.priced[u.function];
+            ready = self.unit(&[(&p.forward, 1.0)], ready, next, weight);
+        }
+        for (i, u) in backward.iter().enumerate() {
+            if again && !d.overlap {
+                self.all_at_once_of(u, Kind::AllGather, d.copy_bytes, weight);
+            }
+            let next = backward.get(i + 1).filter(|_| again && d.overlap);
+            let p = &self.step.priced[u.function];
+            let phases = [(&p.recompute, u.recompute), (&p.backward_input, 1.0), (&p.backward_weight, 1.0)];
+            ready = self.unit(&phases, ready, next, weight);
+            if reduces && d.overlap {
+                self.reduce(u, weight);
+            }
+        }
+        if reduces && !d.overlap {
+            let kind = if zero >= 1 { Kind::ReduceScatter } else { Kind::AllReduce };
+            self.all_at_once(kind, d.gradient_bytes, weight);
+        }
+    }
+
+    /// A unit's phases after its gather; the gather of the next unit, with prefetch, starts together with them.
+    fn unit(
+        &mut self,
+        phases: &[(&Phase, f64)],
+        ready: Option<TaskId>,
+        next: Option<&Unit>,
+        weight: f64,
+    ) -> Option<TaskId> {
+        let start = self.last;
+        let early = next.filter(|_| self.step.data.prefetch).and_then(|u| self.gather(u, start, weight));
+        self.compute(phases, ready);
+        early.or_else(|| next.filter(|_| !self.step.data.prefetch).and_then(|u| self.gather(u, self.last, weight)))
+    }
+
+    /// Compute tasks of some phases; messages that they wait for use their link.
+    fn compute(&mut self, phases: &[(&Phase, f64)], after: Option<TaskId>) {
+        let kernels: f64 = phases.iter().map(|(p, n)| p.compute.seconds() * n).sum();
+        let waits: f64 = phases.iter().map(|(p, n)| p.messages.exposed() * n).sum();
+        let most = phases
+            .iter()
+            .flat_map(|(p, _)| &p.messages.0)
+            .max_by(|a, b| a.exposed.total_cmp(&b.exposed))
+            .filter(|t| t.exposed > 0.0);
+        self.push(Task { stream: COMPUTE, seconds: kernels, link: None, after: [after, None] });
+        self.last = Some(self.scratch.tasks.len() as TaskId - 1);
+        if let Some(t) = most {
+            let link = Some((t.tier, t.load.clamp(1e-3, 1.0)));
+            self.push(Task { stream: COMPUTE, seconds: waits, link, after: [None, None] });
+            self.last = Some(self.scratch.tasks.len() as TaskId - 1);
+        }
+    }
+
+    fn push(&mut self, task: Task) -> TaskId {
+        self.scratch.tasks.push(task);
+        self.scratch.tasks.len() as TaskId - 1
+    }
+
+    /// Gathers a unit's parameters in their shard groups; None where nothing is shared.
+    fn gather(&mut self, u: &Unit, after: Option<TaskId>, weight: f64) -> Option<TaskId> {
+        let d = &self.step.data;
+        let mut done = None;
+        for (side, elements) in [u.dense, u.expert].into_iter().enumerate() {
+            if elements > 0.0 && d.shard[side] > 1 {
+                done = Some(self.send(DATA, Kind::AllGather, SIDES[side].0, elements * d.copy_bytes, after, weight));
+            }
+        }
+        done
+    }
+
+    /// Reduces a unit's gradients: scattered in the shard group, then summed over replicas.
+    fn reduce(&mut self, u: &Unit, weight: f64) {
+        let d = &self.step.data;
+        for (side, elements) in [u.dense, u.expert].into_iter().enumerate() {
+            if elements == 0.0 {
+                continue;
+            }
+            let bytes = elements * d.gradient_bytes;
+            let mut after = self.last;
+            if d.shard[side] > 1 {
+                after = Some(self.send(DATA, Kind::ReduceScatter, SIDES[side].0, bytes, after, weight));
+            }
+            if d.replicas[side] > 1 {
+                let share = bytes / d.shard[side].max(1) as f64;
+                self.send(OUTER, Kind::AllReduce, SIDES[side].1, share, after, weight);
+            }
+        }
+    }
+
+    /// One message for all units, with nothing beside it.
+    fn all_at_once(&mut self, kind: Kind, bytes: f64, weight: f64) {
+        let sum = |f: fn(&Unit) -> f64| self.step.units.iter().map(|u| u.count as f64 * f(u)).sum::<f64>();
+        let all = Unit { function: 0, count: 1, dense: sum(|u| u.dense), expert: sum(|u| u.expert), recompute: 1.0 };
+        self.all_at_once_of(&all, kind, bytes, weight);
+    }
+
+    fn all_at_once_of(&mut self, u: &Unit, kind: Kind, bytes: f64, weight: f64) {
+        let d = &self.step.data;
+        for (side, elements) in [u.dense, u.expert].into_iter().enumerate() {
+            if elements == 0.0 {
+                continue;
+            }
+            let bytes = elements * bytes;
+            if d.shard[side] > 1 {
+                let task = self.send(DATA, kind, SIDES[side].0, bytes, self.last, weight);
+                self.join(task);
+            }
+            if d.replicas[side] > 1 && kind != Kind::AllGather {
+                let share = bytes / d.shard[side].max(1) as f64;
+                let task = self.send(OUTER, Kind::AllReduce, SIDES[side].1, share, self.last, weight);
+                self.join(task);
+            }
+        }
+    }
+
+    /// Lets the compute stream wait for a message.
+    fn join(&mut self, task: TaskId) {
+        let wait = self.push(Task { stream: COMPUTE, seconds: 0.0, link: None, after: [Some(task), None] });
+        self.last = Some(wait);
+    }
+
+    fn send(
+        &mut self,
+        stream: u16,
+        kind: Kind,
+        group: Group,
+        bytes: f64,
+        after: Option<TaskId>,
+        weight: f64,
+    ) -> TaskId {
+        let t = self.rates.transfer(kind, group, bytes);
+        let load = t.load.clamp(1e-3, 1.0);
+        let task = self.push(Task { stream, seconds: t.seconds, link: Some((t.tier, load)), after: [after, None] });
+        self.scratch.notes.push(Note { task, kind, group, tier: t.tier, load, bytes, weight });
+        task
+    }
+}

@@ -1,0 +1,77 @@
+//! Which part of the forward is computed again before the backward.
+
+use super::{Item, Profile, Work};
+
+/// A recomputation policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Recompute {
+    /// Everything that the backward reads is kept.
+    #[default]
+    None,
+    /// Only the inputs of a call are kept.
+    Full,
+    /// These parts are computed again.
+    Parts(Vec<Part>),
+}
+
+/// A part of a layer that can be computed again by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Attention between its projections.
+    Attention,
+    /// Norms.
+    Norms,
+    /// The MLP: its products and its activation.
+    Mlp,
+    /// The activation inside the MLP or the experts alone.
+    Activation,
+    /// Routing and experts, with their messages.
+    Experts,
+    /// The products that make heads from a latent (MLA).
+    LatentHeads,
+    /// Every second product, attention kept, loops again (torchtitan's selective policy by operation).
+    HalfProducts,
+}
+
+/// What of `profile.forward` runs again.
+pub(super) fn again(profile: &Profile, policy: &Recompute) -> Vec<Item> {
+    match policy {
+        Recompute::None => Vec::new(),
+        Recompute::Full => profile.forward.clone(),
+        Recompute::Parts(parts) => {
+            let mut out = Vec::new();
+            let mut products = 0;
+            for item in &profile.forward {
+                if matches!(item.work, Work::Product { weights: true, .. }) {
+                    products += 1;
+                }
+                if parts.iter().any(|p| p.covers(item, products)) {
+                    out.push(item.clone());
+                }
+            }
+            out
+        }
+    }
+}
+
+impl Part {
+    /// Whether an item belongs to the part. Items are told apart by what they are and by the names that
+    /// builders give to values: `act` for activations, `a`, `m` for norms.
+    fn covers(self, item: &Item, products: usize) -> bool {
+        let name = item.value.as_str();
+        let head = name.split('.').next().unwrap_or(name);
+        let is_loop = matches!(item.work, Work::Loop { .. });
+        let is_product = matches!(item.work, Work::Product { .. });
+        let mlp = ["gate", "up", "act", "down"].contains(&head);
+        let expert = ["expert", "router", "dispatch", "combine", "slots", "choice", "moe"].contains(&head);
+        match self {
+            Part::Attention => matches!(item.work, Work::Attention { .. }) || head == "scores",
+            Part::Norms => is_loop && (["a", "m", "h"].contains(&head) || name.ends_with(".normed")),
+            Part::Mlp => mlp && !matches!(item.work, Work::Message(_)),
+            Part::Activation => is_loop && (head == "act" || name.ends_with(".act")),
+            Part::Experts => expert,
+            Part::LatentHeads => is_product && name.ends_with(".heads"),
+            Part::HalfProducts => is_loop || (is_product && products % 2 == 0),
+        }
+    }
+}
