@@ -210,7 +210,9 @@ fn kind_of(name: &str, ty: &Type) -> InitKind {
 /// Rows of the smallest table that tokens index.
 fn vocabulary(module: &Module) -> usize {
     let tables = module.functions.iter().flat_map(|f| {
-        f.nodes.iter().filter(|n| n.op.template == Template::Gather).map(|n| f.ty(n.inputs[0]).dims[0].size)
+        let tables = f.nodes.iter().filter(|n| n.op.template == Template::Gather).map(|n| f.ty(n.inputs[0]));
+        // Rows of experts are three-dimensional.
+        tables.filter(|ty| ty.dims.len() == 2).map(|ty| ty.dims[0].size)
     });
     tables.min().unwrap_or(1 << 16)
 }

@@ -72,6 +72,10 @@ pub struct ScaleUp {
     pub name: String,
     /// Bytes/s of one device in one direction, over all its links.
     pub bandwidth: f64,
+    /// Bytes/s of one link in one direction.
+    pub link_bandwidth: Option<f64>,
+    /// Links of a device.
+    pub links: Option<u32>,
     /// Devices that it joins.
     pub domain: u64,
     /// How, in words.
@@ -87,19 +91,23 @@ pub struct Device {
     pub vendor: String,
     /// Year of its introduction.
     pub year: Option<u32>,
+    /// Board or package, where its name does not say it.
+    pub form: Option<String>,
     /// Dense FLOP/s of matrix products by format.
     pub peak: Vec<(Format, f64)>,
     /// FLOP/s of plain fp32 arithmetic (the vector units).
     pub vector_peak: Option<f64>,
     /// Bytes of memory as sold.
     pub memory: f64,
+    /// Kind of memory, such as `HBM3`; empty where not known.
+    pub memory_kind: String,
     /// Bytes that the driver reports.
     pub memory_visible: Option<f64>,
     /// Bytes/s to memory.
     pub memory_bandwidth: f64,
     /// Bytes of the last cache level or on-chip memory.
     pub cache: Option<f64>,
-    /// Streaming multiprocessors, compute units or cores.
+    /// Streaming multiprocessors, compute units or cores, as the maker counts them.
     pub units: Option<u32>,
     /// Clock of the peak rates, Hz.
     pub clock: Option<f64>,
@@ -107,12 +115,16 @@ pub struct Device {
     pub scale_up: ScaleUp,
     /// Bytes/s to the host, one direction.
     pub host_bandwidth: Option<f64>,
+    /// The link to the host, such as `PCIe 5 x16`; empty where not known.
+    pub host_link: String,
     /// Bytes/s of network a device, one direction.
     pub network_bandwidth: Option<f64>,
     /// Board power limit, W.
     pub power: Option<f64>,
     /// US dollars an hour, by default.
     pub price: Option<f64>,
+    /// Where the price comes from; empty where there is none.
+    pub price_source: String,
     /// Rate that lasts over the rate of a burst, 0.75–1.0: kernel tables are bursts and training is
     /// limited by power. One factor for everything the device computes.
     pub sustained: f64,

@@ -3,13 +3,15 @@
 //! A [`device::Device`] computes, a [`cluster::Cluster`] joins devices by tiers of links, a
 //! [`layout::Placement`] says where the ranks of a group sit on them. [`kernels`] times products, attention
 //! and loops on a device, [`collectives`] times messages between the ranks of a group, and [`sim`] plays
-//! tasks that compete for streams and links. A [`stack::Stack`] is what a training framework does with all
-//! of this. Nothing here knows a graph, a file or JSON.
+//! tasks that compete for streams and links; [`schedule`] puts the steps of pipeline stages in order. A
+//! [`stack::Stack`] is what a training framework does with all of this. Nothing here knows a graph, a file or
+//! JSON.
 
 pub mod cluster;
 pub mod collectives;
 pub mod device;
 pub mod kernels;
 pub mod layout;
+pub mod schedule;
 pub mod sim;
 pub mod stack;

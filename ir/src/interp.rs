@@ -7,6 +7,8 @@
 use crate::core::{DimMap, FactorKind, Function, Module, NodeId, Rule, Scalar, ScalarBody, Semantics, Type};
 use crate::ops;
 
+mod route;
+
 /// A tensor: global type and row-major values, each already rounded to its element type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
@@ -127,6 +129,13 @@ pub fn primitive(rule: &Rule, inputs: &[Tensor]) -> Result<Tensor, String> {
     match body {
         ScalarBody::Gather => return gather(result, inputs),
         ScalarBody::ScatterAdd => return scatter(result, inputs),
+        ScalarBody::TopK => return route::top_k(result, &inputs[0]),
+        ScalarBody::Slots { capacity } => {
+            let experts = rule.factor("E").map_or(0, |f| rule.factors[f].size);
+            return route::slots(result, experts, *capacity, &inputs[0]);
+        }
+        ScalarBody::Dispatch => return route::dispatch(result, inputs),
+        ScalarBody::Combine => return route::combine(result, inputs),
         _ => {}
     }
     let sizes: Vec<usize> = rule.factors.iter().map(|f| f.size).collect();
@@ -167,7 +176,13 @@ fn scalar(rule: &Rule, body: &ScalarBody, inputs: &[Tensor], point: &[usize], si
         ScalarBody::Iota => point[0] as f64,
         ScalarBody::Values(v) => v[point.first().copied().unwrap_or(0)],
         ScalarBody::Random(key) => ops::random_unit(*key, at as u64),
-        ScalarBody::Gather | ScalarBody::ScatterAdd => f64::NAN,
+        // Evaluated whole, above.
+        ScalarBody::Gather
+        | ScalarBody::ScatterAdd
+        | ScalarBody::TopK
+        | ScalarBody::Slots { .. }
+        | ScalarBody::Dispatch
+        | ScalarBody::Combine => f64::NAN,
     }
 }
 

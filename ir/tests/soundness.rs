@@ -107,11 +107,43 @@ fn primitive(rule: &Rule, inputs: &[&Tensor], split: Split) -> Tensor {
             // Sums over rows of a table and over the rows added, where the index meets the row.
             ScalarBody::Gather => hit(global[rule.operands[0][0].factors[0]], all()[1]) * all()[0],
             ScalarBody::ScatterAdd => hit(global[maps[0].factors[0]], all()[1]) * all()[0],
+            ScalarBody::TopK => {
+                let n = inputs[0].ty.dims.last().unwrap().size;
+                let row = at(maps, &ty, &point, &sizes).unwrap() / sizes[sizes.len() - 1] * n;
+                ranked(&inputs[0].data[row..row + n], global[global.len() - 1])
+            }
+            ScalarBody::Slots { capacity } => {
+                let expert = global[global.len() - 1];
+                let here = at(maps, &ty, &point, &sizes).unwrap();
+                let place = (0..here).map(|i| hit(expert, inputs[0].data[i])).sum::<f64>();
+                let mine = expert as f64 == all()[0] && place < *capacity as f64;
+                if mine {
+                    (expert * capacity) as f64 + place
+                } else {
+                    -1.0
+                }
+            }
+            // Sums over slots and over choices, where the two meet.
+            ScalarBody::Dispatch => {
+                let (e, c) = (maps[0].factors[0], maps[1].factors[0]);
+                let w = all().get(2).copied().unwrap_or(1.0);
+                hit(global[e] * whole[c] + global[c], all()[1]) * w * all()[0]
+            }
+            ScalarBody::Combine => {
+                let (e, c) = (rule.operands[0][0].factors[0], rule.operands[0][1].factors[0]);
+                hit(global[e] * whole[c] + global[c], all()[1]) * all()[2] * all()[0]
+            }
         };
         let to = at(maps, &ty, &point, &sizes).unwrap();
         data[to] = monoid.map_or(x, |m| m.combine(data[to], x));
     }
     Tensor::new(ty, data)
+}
+
+/// Where the entry stands that this many are larger than, or equal and before.
+fn ranked(row: &[f64], rank: usize) -> f64 {
+    let before = |i: usize| (0..row.len()).filter(|j| row[*j] > row[i] || (row[*j] == row[i] && *j < i)).count();
+    (0..row.len()).find(|i| before(*i) == rank).unwrap() as f64
 }
 
 fn hit(row: usize, id: f64) -> f64 {
@@ -277,6 +309,29 @@ fn larger() -> Vec<Case> {
             &[(F64, &[("b", 4), ("s", 8), ("d", 4)]), (I32, &[("b", 4), ("s", 8)])],
             8,
         ),
+        case("top_k", none().int("k", 4), &[(F64, &[("b", 4), ("s", 8), ("E", 8)])], 0),
+        case("take", none(), &[(F64, &[("b", 4), ("s", 8), ("n", 8)]), (I32, &[("b", 4), ("s", 8), ("k", 4)])], 8),
+        case("slots", none().int("experts", 8).int("capacity", 12), &[(I32, &[("b", 4), ("s", 8), ("k", 4)])], 8),
+        case(
+            "dispatch",
+            none().int("experts", 8).int("capacity", 4),
+            &[
+                (F64, &[("b", 4), ("s", 8), ("d", 4)]),
+                (I32, &[("b", 4), ("s", 8), ("k", 4)]),
+                (F64, &[("b", 4), ("s", 8), ("k", 4)]),
+            ],
+            32,
+        ),
+        case(
+            "combine",
+            none(),
+            &[
+                (F64, &[("E", 8), ("c", 4), ("d", 4)]),
+                (I32, &[("b", 4), ("s", 8), ("k", 4)]),
+                (F64, &[("b", 4), ("s", 8), ("k", 4)]),
+            ],
+            32,
+        ),
         case("cross_entropy", none(), &[(F64, &[("b", 4), ("s", 8), ("v", 8)]), (I32, &[("b", 4), ("s", 8)])], 8),
         case(
             "rope_table",
@@ -406,6 +461,11 @@ fn kinds_are_as_expected() {
         ("adamw", "d free, e free"),
         ("gather", "b free, s free, v free, d free"),
         ("scatter_add", "b free, s free, d free, v free"),
+        ("top_k", "b free, s free, k free"),
+        ("take", "b free, s free, n free, k free"),
+        ("slots", "b whole, s whole, k whole, E max"),
+        ("dispatch", "b free, s free, k free, d free, E free, c free"),
+        ("combine", "b free, s free, k free, E free, c free, d free"),
         ("reduce_max", "b max, s max, d max"),
         ("slice", "b free, s whole, d free"),
         ("concat", "b free, s free, d whole"),

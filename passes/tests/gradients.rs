@@ -95,7 +95,7 @@ fn cases() -> Vec<Case> {
     const X: Dims = &[("b", 2), ("s", 3), ("d", 2)];
     const ROWS: Dims = &[("b", 2), ("s", 3)];
     let mut out = Vec::new();
-    for op in ["neg", "exp", "sin", "cos", "tanh", "sigmoid", "abs", "silu", "gelu_tanh"] {
+    for op in ["neg", "exp", "sin", "cos", "tanh", "sigmoid", "abs", "silu", "gelu_tanh", "relu", "relu2"] {
         out.push(case(op, none(), &[(Real, X)]));
     }
     for op in ["log", "sqrt", "rsqrt", "reciprocal"] {
@@ -142,6 +142,15 @@ fn cases() -> Vec<Case> {
     out.push(case("gather", none(), &[(Real, &[("v", 4), ("d", 2)]), (Index(4), ROWS)]));
     let rows: Dims = &[("b", 2), ("s", 2), ("d", 3)];
     out.push(case("scatter_add", none().int("rows", 3), &[(Real, rows), (Index(3), &rows[..2])]));
+    // Several choices may share a slot here, as they never do behind `slots`.
+    let tokens: Dims = &[("b", 2), ("s", 2), ("d", 3)];
+    let choices: Dims = &[("b", 2), ("s", 2), ("k", 2)];
+    let slots: Dims = &[("E", 3), ("c", 2), ("d", 3)];
+    let size = || none().int("experts", 3).int("capacity", 2);
+    out.push(case("take", none(), &[(Real, &[("b", 2), ("s", 2), ("n", 4)]), (Index(4), choices)]));
+    out.push(case("dispatch", size(), &[(Real, tokens), (Index(6), choices)]));
+    out.push(case("dispatch", size(), &[(Real, tokens), (Index(6), choices), (Real, choices)]));
+    out.push(case("combine", none(), &[(Real, slots), (Index(6), choices), (Real, choices)]));
     out.extend(composites());
     out
 }

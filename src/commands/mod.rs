@@ -3,6 +3,7 @@
 //! Results go to stdout, progress and diagnostics to stderr. Exit codes: 0 done, 1 a clear failure,
 //! 2 usage.
 
+mod accuracy;
 mod args;
 mod compile;
 mod folder;
@@ -11,9 +12,12 @@ mod inspect;
 mod job;
 mod mesh;
 mod output;
+mod plan;
 mod progress;
 mod run;
+mod validate;
 
+pub use autoshard::words::suggestion;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
@@ -32,6 +36,9 @@ enum Command {
     Run(Box<run::Args>),
     Inspect(inspect::Args),
     Hardware(hardware::Args),
+    Plan(Box<plan::Args>),
+    Validate(validate::Args),
+    Accuracy(accuracy::Args),
 }
 
 /// Why a command did not do what it was asked.
@@ -56,6 +63,9 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Hardware(args) => hardware::hardware(&args),
+        Command::Plan(args) => plan::plan(&args),
+        Command::Validate(args) => validate::validate(&args),
+        Command::Accuracy(args) => accuracy::accuracy(&args),
     };
     let (message, code) = match done {
         Ok(()) => return ExitCode::SUCCESS,
@@ -78,16 +88,6 @@ pub fn say(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// `; did you mean X?` for the known word nearest to what was written, if any is near; the first of
-/// several that are equally near.
-pub fn suggestion<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let scored = known.into_iter().map(|k| (strsim::damerau_levenshtein(word, k), k)).min_by_key(|(d, _)| *d);
-    match scored.filter(|(d, _)| *d <= 1 + word.chars().count() / 3) {
-        Some((_, near)) => format!("; did you mean `{near}`?"),
-        None => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,11 +101,5 @@ mod tests {
             let help = command.render_long_help().to_string();
             assert!(help.contains("Example"), "{}", command.get_name());
         }
-    }
-
-    #[test]
-    fn suggestions_are_near_or_absent() {
-        assert_eq!(suggestion("fdsp", ["dp", "fsdp", "tp"]), "; did you mean `fsdp`?");
-        assert_eq!(suggestion("zebra", ["dp", "tp"]), "");
     }
 }

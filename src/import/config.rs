@@ -163,6 +163,11 @@ const MAX_HEAD_DIM: usize = 65_536;
 
 /// Reads a `config.json`, or the one in a folder.
 pub fn load(path: &Path) -> Result<ModelConfig, ConfigError> {
+    from_document(&document(path)?)
+}
+
+/// The `config.json` of this path, or the one in this folder.
+pub(crate) fn document(path: &Path) -> Result<Document, ConfigError> {
     let file = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
     if path.is_dir() && !file.exists() {
         let hint = if path.join("params.json").exists() {
@@ -172,7 +177,7 @@ pub fn load(path: &Path) -> Result<ModelConfig, ConfigError> {
         };
         return Err(ConfigError::NoConfig { folder: path.display().to_string(), hint: hint.to_string() });
     }
-    from_document(&Document::read(&file)?)
+    Ok(Document::read(&file)?)
 }
 
 /// Reads the text of a `config.json`; `file` is the name that messages show.

@@ -9,7 +9,7 @@ pub mod config;
 pub mod families;
 mod foreign;
 pub mod params;
-mod read;
+pub(crate) mod read;
 pub mod rope;
 #[cfg(test)]
 mod tests;

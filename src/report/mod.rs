@@ -2,7 +2,9 @@
 //! commands decide where it goes.
 
 mod plan;
+pub mod prediction;
 mod steps;
+pub mod validation;
 
 pub use plan::{candidates, collectives, degrees, memory, plan, CollectiveLine};
 pub use steps::{peak_memory_mib, step_line, summary_line, Summary};

@@ -138,6 +138,8 @@ def make_pointwise():
         "sigmoid": (sigmoid, any_, [0.0, 40.0, -40.0]),
         "silu": (lambda x: x * sigmoid(x), any_, [0.0, 40.0, -40.0]),
         "gelu_tanh": (gelu_tanh, any_, [0.0, 10.0, -4.0]),
+        "relu": (lambda x: np.where(x > 0, x, 0.0), any_, [0.0, 1e6, -1e6]),
+        "relu2": (lambda x: np.where(x > 0, x * x, 0.0), any_, [0.0, 1e3, -1e3]),
         "abs": (np.abs, any_, [0.0, -1.5, 2.5]),
     }
     for op, (f, dom, special) in unary.items():
@@ -273,6 +275,57 @@ def make_shapes():
             y[ids[at]] += dy[at]
         assert len(set(ids.reshape(-1).tolist())) < ids.size
         vector("scatter_add", {"rows": v}, [T("b s d", dy), T("b s", ids)], [T("v d", y)], "ids repeat; rows that no id names are zero")
+
+
+# ------------------------------------------------------------------------------------------------ routing
+def np_slots(choice, experts, capacity):
+    """Slots in the order of the choices; a full expert takes no more."""
+    queues = [[] for _ in range(experts)]
+    out = np.full(choice.size, -1, np.int32)
+    for i, e in enumerate(choice.reshape(-1)):
+        if len(queues[e]) < capacity:
+            out[i] = e * capacity + len(queues[e])
+            queues[e].append(i)
+    return out.reshape(choice.shape)
+
+
+def make_routing():
+    cases = [("b s", (2, 3), 5, 2, 3, 4), ("t", (7,), 4, 3, 9, 2), ("b s", (3, 4), 8, 1, 2, 3)]
+    for i, (names, lead, n, k, cap, width) in enumerate(cases):
+        d = Draw("top_k", i)
+        x = d.f(*lead, n)
+        if i == 2:
+            x = np.round(x)  # ties
+        choice = np.argsort(-x, axis=-1, kind="stable")[..., :k].astype(np.int32)
+        best = np.asarray(jax.lax.top_k(jnp.asarray(x), k)[1])
+        assert (choice == best).all()
+        vector("top_k", {"k": k}, [T(names + " n", x)], [T(names + " k", choice)], "largest first" if i < 2 else "ties: the first")
+        picked = np.zeros(lead + (k,))
+        for at in np.ndindex(*picked.shape):
+            picked[at] = x[at[:-1] + (choice[at],)]
+        close(picked, jnp.take_along_axis(jnp.asarray(x), jnp.asarray(choice), -1))
+        vector("take", {}, [T(names + " n", x), T(names + " k", choice)], [T(names + " k", picked)], "entries by index")
+        slot = np_slots(choice, n, cap)
+        size = {"experts": n, "capacity": cap}
+        note = "all fit" if (slot >= 0).all() else "some are dropped"
+        vector("slots", size, [T(names + " k", choice)], [T(names + " k", slot)], note)
+
+        rows, w = Draw("dispatch", i).f(*lead, width), Draw("combine", i).f(*lead, k)
+        for weighted in (False, True):
+            y = np.zeros((n, cap, width))
+            for at in np.ndindex(*slot.shape):
+                if slot[at] >= 0:
+                    y[slot[at] // cap, slot[at] % cap] += rows[at[:-1]] * (w[at] if weighted else 1.0)
+            ins = [T(names + " d", rows), T(names + " k", slot)] + ([T(names + " k", w)] if weighted else [])
+            vector("dispatch", size, ins, [T("E c d", y)], ("weighted, " if weighted else "") + note)
+        table = Draw("combine.y", i).f(n, cap, width)
+        z = np.zeros(lead + (width,))
+        for at in np.ndindex(*slot.shape):
+            if slot[at] >= 0:
+                z[at[:-1]] += w[at] * table[slot[at] // cap, slot[at] % cap]
+        hot = jax.nn.one_hot(jnp.asarray(slot), n * cap, dtype=jnp.float64)  # a row of zeros for -1
+        close(z, jnp.einsum("...kr,...k,rd->...d", hot, jnp.asarray(w), jnp.asarray(table.reshape(n * cap, width))))
+        vector("combine", {}, [T("E c d", table), T(names + " k", slot), T(names + " k", w)], [T(names + " d", z)], note)
 
 
 # ------------------------------------------------------------------------------------------------ composites: numpy, in loops
@@ -526,6 +579,7 @@ def main():
     make_einsum()
     make_pointwise()
     make_shapes()
+    make_routing()
     make_composites()
     make_random()
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vectors.json")

@@ -1,6 +1,27 @@
 //! Times of products, attention and loops on one device.
 //!
 //! Times are bursts, as the tables measure them; the caller divides by [`crate::device::Device::sustained`].
+//!
+//! Measured rows ([`rows`]) are fitted by a formula ([`base`]) and trees on what it leaves ([`trees`]), which
+//! complete a [`grid`] that is made free of falls ([`monotone`]): [`products`], [`attention`]. [`tables`]
+//! holds the grids of a device as text that ships or from a user's measurements; [`Kernels`] answers from
+//! them, from those of a related device, or from peak rates; [`evaluate`] says how far it is off.
+
+pub mod attention;
+pub mod base;
+pub mod evaluate;
+pub mod grid;
+pub mod monotone;
+mod price;
+pub mod products;
+pub mod rows;
+pub mod tables;
+pub mod trees;
+
+pub use evaluate::{evaluate, Errors};
+pub use price::Kernels;
+pub use rows::{Rows, TableError};
+pub use tables::{Rates, Tables};
 
 use crate::device::Format;
 

@@ -4,10 +4,15 @@
 //! event is the end of a task. It moves its lane on and wakes the lanes whose heads wait for it (a lane waits
 //! for one task at a time, so those lanes are a chain through the lanes). Then the links and devices that it
 //! touched give their tasks new speeds, and each such device enters its next end in the queue.
+//!
+//! All computation of a device goes at one speed, and so does all its communication but for what links do. So
+//! a device has two clocks of work, which run at those speeds. A lane's head ends at a fixed time of its clock,
+//! and a change of speed concerns the clocks alone.
 
 use super::queue::Tournament;
 use super::share::level;
 use super::{Contention, Rules, Task, Timeline, NONE};
+use std::hint::select_unpredictable;
 
 /// Where an engine takes tasks from.
 pub(super) trait Supply {
@@ -17,8 +22,8 @@ pub(super) trait Supply {
     fn reached(&mut self, head: u32, now: f64);
     /// See `reached`.
     fn limit(&self) -> u32;
-    /// Sees the lanes after all that happened before `next`.
-    fn watch(&mut self, lanes: &[Lane], next: f64);
+    /// Sees the engine after all that happened before `next`.
+    fn watch(&mut self, engine: &Engine, next: f64);
 }
 
 /// A whole list.
@@ -30,39 +35,23 @@ impl Supply for &[Task] {
     fn limit(&self) -> u32 {
         NONE
     }
-    fn watch(&mut self, _: &[Lane], _: f64) {}
+    fn watch(&mut self, _: &Engine, _: f64) {}
 }
 
 /// A stream at work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
+struct Lane {
     /// The task that runs or waits; `NONE` where there is none.
-    pub(super) head: u32,
-    /// Whether the head runs.
-    pub(super) running: bool,
-    communicates: bool,
+    head: u32,
     device: u32,
     /// The link of the head while it runs, if the link can be shared.
     link: u32,
-    /// Seconds of work that were left at `since`.
-    remaining: f64,
-    since: f64,
-    /// Seconds that pass for a second of work.
-    slow: f64,
-    /// The part of `slow` that is the link's.
-    stretch: f64,
-    /// When the head ends.
+    /// Which of the device's clocks the head goes by: 0 if it computes, 1 if it communicates.
+    clock: u32,
+    /// When the head ends by that clock; infinite where it does not run.
     end: f64,
-}
-
-impl Lane {
-    /// Seconds of work of the head that are left at a time.
-    pub(super) fn left(&self, now: f64) -> f64 {
-        if !self.running {
-            return 0.0;
-        }
-        (self.remaining - (now - self.since) / self.slow).max(0.0)
-    }
+    /// How many times longer the head takes because of its link.
+    stretch: f64,
 }
 
 /// What a lane needs less often.
@@ -78,15 +67,31 @@ struct Chains {
     demand: f32,
 }
 
+/// A device: what computes (0) and what communicates (1) on it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     /// Its lanes.
     lanes: (u32, u32),
-    /// Of them: the one that ends first.
-    first: u32,
-    computing: u32,
-    communicating: u32,
     dirty: bool,
+    /// The next of the chain of dirty ones.
+    next_dirty: u32,
+    /// Lanes that run: those that compute, plus 2³² times those that communicate. (One word, as the two are
+    /// written one at a time and read together.)
+    running: u64,
+    /// Seconds of work done at `since` by a lane that always ran.
+    clock: [f64; 2],
+    /// Seconds of work done in a second.
+    speed: [f64; 2],
+    since: f64,
+}
+
+impl Device {
+    /// The clocks at a time since which no speed has changed.
+    #[inline]
+    fn clocks(&self, now: f64) -> [f64; 2] {
+        let passed = now - self.since;
+        [self.clock[0] + passed * self.speed[0], self.clock[1] + passed * self.speed[1]]
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +118,8 @@ pub(super) struct Engine {
     nodes: Vec<Node>,
     /// By stream: its lane. Lanes of a device are neighbours.
     slot: Vec<u32>,
-    dirty_devices: Vec<u32>,
+    /// The first of the chain of dirty devices.
+    dirty_device: u32,
     dirty_links: Vec<u32>,
     demands: Vec<f64>,
     woken: Vec<u32>,
@@ -125,13 +131,16 @@ impl Engine {
     /// it; starts and ends go to the timeline.
     pub(super) fn play(&mut self, supply: &mut impl Supply, rules: &Rules, shared: &[bool], timeline: &mut Timeline) {
         self.reset(rules, shared.len());
-        Run { engine: self, supply, timeline, contention: rules.contention, shared }.play();
+        let Contention { compute, communication } = rules.contention;
+        let contended = ([compute, communication], [1.0 / compute, 1.0 / communication]);
+        Run { engine: self, supply, timeline, contended, shared }.play();
     }
 
     fn reset(&mut self, rules: &Rules, links: usize) {
         let streams = rules.streams.len();
         self.devices.clear();
-        self.devices.resize(streams, Device::default());
+        let devices = rules.streams.iter().map(|s| s.device as usize + 1).max().unwrap_or(0);
+        self.devices.resize(devices, Device::default());
         for stream in &rules.streams {
             self.devices[stream.device as usize].lanes.1 += 1;
         }
@@ -141,18 +150,7 @@ impl Engine {
             device.lanes = (from, from);
             from += count;
         }
-        let lane = Lane {
-            head: NONE,
-            running: false,
-            communicates: false,
-            device: 0,
-            link: NONE,
-            remaining: 0.0,
-            since: 0.0,
-            slow: 1.0,
-            stretch: 1.0,
-            end: f64::INFINITY,
-        };
+        let lane = Lane { head: NONE, device: 0, link: NONE, clock: 0, end: f64::INFINITY, stretch: 1.0 };
         self.lanes.clear();
         self.lanes.resize(streams, lane);
         self.chains.clear();
@@ -167,18 +165,22 @@ impl Engine {
         self.links.clear();
         self.links.resize(links, Link { lanes: NONE, dirty: false });
         self.nodes.clear();
-        self.dirty_devices.clear();
+        self.dirty_device = NONE;
         self.dirty_links.clear();
-        self.queue.reset(streams);
+        self.queue.reset(devices);
     }
 
+    /// Sets a device's clocks, before something changes on it.
     #[inline]
-    fn touch_device(&mut self, device: u32) {
+    fn touch_device(&mut self, device: u32, now: f64) -> &mut Device {
         let d = &mut self.devices[device as usize];
         if !d.dirty {
             d.dirty = true;
-            self.dirty_devices.push(device);
+            d.clock = d.clocks(now);
+            d.since = now;
+            d.next_dirty = std::mem::replace(&mut self.dirty_device, device);
         }
+        d
     }
 
     #[inline]
@@ -191,7 +193,7 @@ impl Engine {
     }
 
     /// Divides a link among the lanes on it.
-    fn divide(&mut self, link: u32) {
+    fn divide(&mut self, link: u32, now: f64) {
         self.links[link as usize].dirty = false;
         self.demands.clear();
         let mut at = self.links[link as usize].lanes;
@@ -202,45 +204,46 @@ impl Engine {
         let level = level(&mut self.demands);
         let mut at = self.links[link as usize].lanes;
         while at != NONE {
-            let chain = &self.chains[at as usize];
-            let stretch = (f64::from(chain.demand) / level).max(1.0);
-            let next = chain.link;
-            if self.lanes[at as usize].stretch != stretch {
-                self.lanes[at as usize].stretch = stretch;
-                self.touch_device(self.lanes[at as usize].device);
+            let Chains { demand, link: next, .. } = self.chains[at as usize];
+            let Lane { device, clock, end, stretch, .. } = self.lanes[at as usize];
+            let longer = (f64::from(demand) / level).max(1.0);
+            if longer != stretch {
+                let clock = self.touch_device(device, now).clock[clock as usize];
+                self.lanes[at as usize].end = clock + (end - clock) * (longer / stretch);
+                self.lanes[at as usize].stretch = longer;
             }
             at = next;
         }
     }
 
-    /// Gives the lanes of a device their speeds and enters its next end.
+    /// Gives a device's clocks their speeds and enters its next end.
     #[inline]
-    fn drive(&mut self, device: u32, now: f64, contention: Contention) {
+    fn drive(&mut self, device: u32, now: f64, contended: ([f64; 2], [f64; 2])) {
         let d = &mut self.devices[device as usize];
         d.dirty = false;
-        let slow = [
-            if d.communicating > 0 { contention.compute } else { 1.0 },
-            if d.computing > 0 { contention.communication } else { 1.0 },
-        ];
-        let mut end = f64::INFINITY;
-        let (from, until) = (d.lanes.0 as usize, d.lanes.1 as usize);
-        for (i, lane) in self.lanes[from..until].iter_mut().enumerate() {
-            if !lane.running {
-                continue;
-            }
-            let slow = slow[usize::from(lane.communicates)] * lane.stretch;
-            if slow != lane.slow {
-                lane.remaining = lane.left(now);
-                lane.since = now;
-                lane.slow = slow;
-                lane.end = now + lane.remaining * slow;
-            }
-            if lane.end < end {
-                end = lane.end;
-                d.first = (from + i) as u32;
-            }
+        self.dirty_device = d.next_dirty;
+        let both = d.running as u32 > 0 && d.running >> 32 > 0;
+        let (slow, speed) = if both { contended } else { ([1.0; 2], [1.0; 2]) };
+        d.speed = speed;
+        let (mut least, mut first) = (f64::INFINITY, d.lanes.0);
+        let lanes = &self.lanes[d.lanes.0 as usize..d.lanes.1 as usize];
+        for (i, lane) in (d.lanes.0..).zip(lanes) {
+            let clock = (lane.clock & 1) as usize;
+            let left = (lane.end - d.clock[clock]) * slow[clock];
+            // Who is first is a toss-up: no branch.
+            first = select_unpredictable(left < least, i, first);
+            least = if left < least { left } else { least };
         }
-        self.queue.set(device, end);
+        // Rounding may have left less than nothing.
+        self.queue.set(device, if least > 0.0 { now + least } else { now }, first);
+    }
+
+    /// By lane: its head, and the seconds by its clock until that ends, if it runs.
+    pub(super) fn heads(&self, now: f64) -> impl Iterator<Item = (u32, Option<f64>)> + '_ {
+        self.lanes.iter().map(move |lane| {
+            let left = lane.end - self.devices[lane.device as usize].clocks(now)[lane.clock as usize];
+            (lane.head, left.is_finite().then_some(left))
+        })
     }
 
     /// Adds a lane to its link, or takes it away.
@@ -269,7 +272,8 @@ struct Run<'a, S> {
     engine: &'a mut Engine,
     supply: &'a mut S,
     timeline: &'a mut Timeline,
-    contention: Contention,
+    /// The times and the speeds of computation and communication where both run on a device.
+    contended: ([f64; 2], [f64; 2]),
     shared: &'a [bool],
 }
 
@@ -278,12 +282,12 @@ impl<S: Supply> Run<'_, S> {
         self.append(0.0);
         self.settle(0.0);
         loop {
-            let (now, device) = self.engine.queue.first();
-            self.supply.watch(&self.engine.lanes, now);
+            let (now, slot) = self.engine.queue.first();
+            self.supply.watch(self.engine, now);
             if now == f64::INFINITY {
                 return;
             }
-            self.finish(self.engine.devices[device as usize].first, now);
+            self.finish(slot, now);
             self.settle(now);
         }
     }
@@ -312,67 +316,57 @@ impl<S: Supply> Run<'_, S> {
     }
 
     /// Starts the head of a lane, or has the lane wait.
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, slot: u32, now: f64) {
         let engine = &mut *self.engine;
-        let lane = &mut engine.lanes[slot as usize];
-        let id = lane.head as usize;
+        let id = engine.lanes[slot as usize].head as usize;
         let Some(task) = self.supply.tasks().get(id) else { return };
-        for wait in task.after.into_iter().flatten() {
-            if self.timeline.end[wait as usize] == f64::INFINITY {
-                engine.chains[slot as usize].waits = std::mem::replace(&mut engine.nodes[wait as usize].waiter, slot);
-                return;
-            }
+        let open = |wait: Option<u32>| wait.filter(|w| self.timeline.end[*w as usize] == f64::INFINITY);
+        if let Some(wait) = open(task.after[0]).or_else(|| open(task.after[1])) {
+            engine.chains[slot as usize].waits = std::mem::replace(&mut engine.nodes[wait as usize].waiter, slot);
+            return;
         }
         self.timeline.start[id] = now;
-        let device = lane.device;
-        lane.running = true;
-        lane.communicates = task.link.is_some();
-        (lane.remaining, lane.since) = (task.seconds, now);
-        (lane.slow, lane.stretch) = (1.0, 1.0);
-        lane.end = now + task.seconds;
-        match task.link {
-            None => engine.devices[device as usize].computing += 1,
-            Some((link, demand)) => {
-                engine.devices[device as usize].communicating += 1;
-                if self.shared[link as usize] {
-                    lane.link = u32::from(link);
-                    engine.chains[slot as usize].demand = demand;
-                    engine.join(slot, u32::from(link));
-                }
-            }
+        let clock = usize::from(task.link.is_some());
+        let device = engine.lanes[slot as usize].device;
+        let device = engine.touch_device(device, now);
+        device.running += 1 << (32 * clock);
+        let end = device.clock[clock] + task.seconds;
+        let lane = &mut engine.lanes[slot as usize];
+        (lane.clock, lane.end, lane.stretch) = (clock as u32, end, 1.0);
+        if let Some((link, demand)) = task.link.filter(|(link, _)| self.shared[*link as usize]) {
+            lane.link = u32::from(link);
+            engine.chains[slot as usize].demand = demand;
+            engine.join(slot, u32::from(link));
         }
-        engine.touch_device(device);
     }
 
     /// Ends the head of a lane and begins what that lets begin.
     #[inline]
     fn finish(&mut self, slot: u32, now: f64) {
         let engine = &mut *self.engine;
+        let Lane { head, device, link, clock, .. } = engine.lanes[slot as usize];
+        self.timeline.end[head as usize] = now;
+        engine.touch_device(device, now).running -= 1 << (32 * clock);
+        let Node { next, mut waiter } = engine.nodes[head as usize];
         let lane = &mut engine.lanes[slot as usize];
-        let (id, device) = (lane.head as usize, lane.device);
-        self.timeline.end[id] = now;
-        lane.running = false;
-        match lane.communicates {
-            false => engine.devices[device as usize].computing -= 1,
-            true => engine.devices[device as usize].communicating -= 1,
-        }
-        let Node { next, mut waiter } = engine.nodes[id];
-        lane.head = next;
-        let link = std::mem::replace(&mut lane.link, NONE);
+        (lane.head, lane.link, lane.end) = (next, NONE, f64::INFINITY);
         if link != NONE {
             engine.leave(slot, link);
         }
-        engine.touch_device(device);
         if next >= self.supply.limit() {
             self.supply.reached(next, now);
             self.append(now);
         }
-        self.begin(slot, now);
-        while waiter != NONE {
-            let next = self.engine.chains[waiter as usize].waits;
-            self.begin(waiter, now);
-            waiter = next;
+        // What may begin: the lane itself and those that waited.
+        let mut slot = slot;
+        while slot != NONE {
+            let next = waiter;
+            if waiter != NONE {
+                waiter = self.engine.chains[waiter as usize].waits;
+            }
+            self.begin(slot, now);
+            slot = next;
         }
     }
 
@@ -380,10 +374,10 @@ impl<S: Supply> Run<'_, S> {
     #[inline]
     fn settle(&mut self, now: f64) {
         while let Some(link) = self.engine.dirty_links.pop() {
-            self.engine.divide(link);
+            self.engine.divide(link, now);
         }
-        while let Some(device) = self.engine.dirty_devices.pop() {
-            self.engine.drive(device, now, self.contention);
+        while self.engine.dirty_device != NONE {
+            self.engine.drive(self.engine.dirty_device, now, self.contended);
         }
     }
 }

@@ -75,6 +75,16 @@ pub enum SimError {
         /// What it waits for.
         after: TaskId,
     },
+    /// A task waits for one that is not in the list.
+    #[error("{place}: it waits for task {after}, and the list has {tasks}: add that task or drop the dependency")]
+    UnknownTask {
+        /// The task that waits.
+        place: Place,
+        /// What it waits for.
+        after: TaskId,
+        /// Tasks of the list.
+        tasks: usize,
+    },
     /// Tasks that wait for one another.
     #[error("{}", Cycle(.0))]
     Cycle(

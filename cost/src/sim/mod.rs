@@ -32,12 +32,11 @@
 //! # How it runs
 //!
 //! Where nothing slows anything down, a task's end is known when it starts, and one pass over the list does
-//! (`direct`). Otherwise a tournament over the devices' next ends gives the next event (`engine`, `queue`), and
+//! (`simulator`). Otherwise a tournament of the devices' next ends gives the next event (`engine`, `queue`), and
 //! an event touches the streams of the devices and links that it concerns, no others. Neither allocates once
 //! its scratch is large enough. [`Simulator::run_periodic`] stops simulating when the streams are found where
 //! they were some periods before (`periodic`).
 
-mod direct;
 mod engine;
 mod error;
 mod order;

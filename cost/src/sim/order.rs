@@ -23,7 +23,7 @@ pub fn order(tasks: &[Task]) -> Result<Ordered, SimError> {
     }
     for (id, task) in tasks.iter().enumerate() {
         if let Some(after) = task.after.into_iter().flatten().find(|a| *a as usize >= tasks.len()) {
-            return Err(SimError::Forward { place: Place::of(tasks, id), after });
+            return Err(SimError::UnknownTask { place: Place::of(tasks, id), after, tasks: tasks.len() });
         }
     }
     let before = predecessors(tasks);

@@ -1,10 +1,10 @@
 //! Lists of which a part repeats.
 
-use super::engine::{Lane, Supply};
+use super::engine::{Engine, Supply};
 use super::{Place, Rules, SimError, Skip, Task, NONE};
 
-/// Tasks that are simulated of a list that never settles; more are refused.
-const MOST: usize = 1 << 26;
+/// Tasks that are simulated of a list that never settles (about 1 GB of them); more are refused.
+const MOST: usize = 1 << 24;
 
 /// A list that holds a few copies of a part which repeats more often: a training step written down for a few
 /// micro-batches, to be played for thousands.
@@ -29,12 +29,21 @@ pub struct Periodic<'a> {
     pub copies: u32,
     /// Copies to play.
     pub count: u32,
+    /// Periods after which the mean over the last half of them, or more, stands for a repetition that has not
+    /// been found; `None` plays on. With contention a pipeline that waits for its messages may come close to
+    /// earlier states again and again and never return to one. A mean is taken only where no stream has fallen
+    /// back by more than a period meanwhile, so that it is off by at most one period in the length of the half.
+    pub settle: Option<u32>,
 }
 
 impl Periodic<'_> {
     /// The tasks written out, without looking for a steady state.
     pub fn unrolled(&self, rules: &Rules) -> Result<Vec<Task>, SimError> {
         self.check(rules)?;
+        let more = (self.count - self.copies) as usize * self.length as usize;
+        if self.tasks.len() + more >= NONE as usize {
+            return Err(SimError::TooManyTasks(self.tasks.len() + more));
+        }
         let mut tasks = self.tasks[..self.end()].to_vec();
         (self.copies..self.count).for_each(|_| self.append_period(&mut tasks));
         self.append_epilogue(&mut tasks, self.count);
@@ -48,7 +57,7 @@ impl Periodic<'_> {
 
     /// Whether the copies are there and alike, and the epilogue is behind them.
     pub(super) fn check(&self, rules: &Rules) -> Result<(), SimError> {
-        let &Periodic { tasks, start, length, copies, count } = self;
+        let &Periodic { tasks, start, length, copies, count, .. } = self;
         let within = u64::from(start) + u64::from(copies) * u64::from(length) <= tasks.len() as u64;
         if length == 0 || copies == 0 || copies > count || !within {
             return Err(SimError::BadPeriod { start, length, copies, count, tasks: tasks.len() });
@@ -99,12 +108,26 @@ impl Periodic<'_> {
 }
 
 /// What a run keeps between lists.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Scratch {
+    /// Tasks that are played at most.
+    pub(super) most: usize,
     tasks: Vec<Task>,
     now: State,
     previous: State,
     reference: State,
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        Scratch {
+            most: MOST,
+            tasks: vec![],
+            now: State::default(),
+            previous: State::default(),
+            reference: State::default(),
+        }
+    }
 }
 
 impl Scratch {
@@ -127,30 +150,41 @@ impl Scratch {
     }
 }
 
+/// A lane: its head, counted from the first task of a period, and the seconds of work left if it runs.
+type Head = (u32, Option<f64>);
+
 /// Where all streams are when the first of them enters a period.
 #[derive(Debug, Default)]
 struct State {
     period: u32,
     time: f64,
-    /// By lane: its head, counted from the first task of the period, and the seconds of work left if it runs.
-    lanes: Vec<(u32, Option<f64>)>,
+    lanes: Vec<Head>,
 }
 
 impl State {
-    fn take(&mut self, lanes: &[Lane], period: u32, first: u32, time: f64) {
+    fn take(&mut self, engine: &Engine, period: u32, first: u32, time: f64) {
         (self.period, self.time) = (period, time);
         self.lanes.clear();
-        self.lanes.extend(lanes.iter().map(|lane| match lane.head {
+        self.lanes.extend(engine.heads(time).map(|(head, left)| match head {
             NONE => (NONE, None),
-            head => (head.wrapping_sub(first), lane.running.then(|| lane.left(time))),
+            head => (head.wrapping_sub(first), left),
         }));
+    }
+
+    /// Whether no stream has fallen back or caught up by more than a period.
+    fn keeps(&self, before: &State, length: u32) -> bool {
+        let near = |(a, b): (&Head, &Head)| match (a.0, b.0) {
+            (NONE, b) => b == NONE,
+            (a, b) => b != NONE && (a.wrapping_sub(b) as i32).unsigned_abs() <= length,
+        };
+        self.time > before.time && self.lanes.iter().zip(&before.lanes).all(near)
     }
 
     /// Whether another state is this one some time before, within rounding: 10⁻¹² of the time between, and a
     /// few units in the last place of the clock.
     fn repeats(&self, before: &State) -> bool {
         let close = 1e-12 * (self.time - before.time) + 4e-15 * self.time;
-        let equal = |(a, b): (&(u32, Option<f64>), &(u32, Option<f64>))| match (a.1, b.1) {
+        let equal = |(a, b): (&Head, &Head)| match (a.1, b.1) {
             (Some(x), Some(y)) => a.0 == b.0 && (x - y).abs() <= close,
             (None, None) => a.0 == b.0,
             _ => false,
@@ -201,7 +235,7 @@ impl Repeat<'_> {
         let list = self.list;
         let ahead = self.target.min(self.entered + 2 + self.depth);
         while self.made < ahead {
-            if self.scratch.tasks.len() + list.length as usize > MOST {
+            if self.scratch.tasks.len() + list.length as usize > self.scratch.most {
                 self.limit = NONE;
                 return;
             }
@@ -216,24 +250,25 @@ impl Repeat<'_> {
     }
 
     /// Looks whether the state has been seen.
-    fn look(&mut self, lanes: &[Lane], time: f64) {
+    fn look(&mut self, engine: &Engine, time: f64) {
         let first = self.list.start + self.entered * self.list.length;
         let Scratch { now, previous, reference, .. } = &mut *self.scratch;
-        now.take(lanes, self.entered, first, time);
-        for before in [&*previous, &*reference] {
-            if !now.repeats(before) {
-                continue;
-            }
+        now.take(engine, self.entered, first, time);
+        let found = [&*previous, &*reference].into_iter().find(|before| now.repeats(before));
+        let doubled = !reference.lanes.is_empty() && now.period >= 2 * reference.period;
+        let late = self.list.settle.is_some_and(|s| now.period >= s);
+        let mean = doubled && late && now.keeps(reference, self.list.length);
+        if let Some(before) = found.or(mean.then_some(&*reference)) {
             let periods = now.period - before.period;
-            let rest = self.target - self.made;
-            let repeats = rest / periods;
+            let repeats = (self.target - self.made) / periods;
             if repeats > 0 {
                 self.target -= repeats * periods;
-                self.skip = Some(Skip { from: before.time, until: now.time, periods, repeats });
+                let (from, until) = (before.time, now.time);
+                self.skip = Some(Skip { from, until, periods, repeats, exact: found.is_some() });
             }
             return;
         }
-        if reference.lanes.is_empty() || now.period >= 2 * reference.period {
+        if reference.lanes.is_empty() || doubled {
             reference.period = now.period;
             reference.time = now.time;
             reference.lanes.clone_from(&now.lanes);
@@ -260,12 +295,12 @@ impl Supply for Repeat<'_> {
         self.extend();
     }
 
-    fn watch(&mut self, lanes: &[Lane], next: f64) {
+    fn watch(&mut self, engine: &Engine, next: f64) {
         // What happens at the same time belongs to the state, so that rounding decides nothing.
         let Some(time) = self.crossed.filter(|t| next > t * (1.0 + 1e-13)) else { return };
         self.crossed = None;
         if self.skip.is_none() && self.limit != NONE {
-            self.look(lanes, time);
+            self.look(engine, time);
         }
     }
 }

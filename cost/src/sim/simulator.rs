@@ -3,7 +3,7 @@
 use super::engine::Engine;
 use super::periodic::{self, Periodic};
 use super::timeline::Sweep;
-use super::{direct, Contention, Place, Rules, SimError, Task, Timeline, NONE};
+use super::{Contention, Place, Rules, SimError, Task, TaskId, Timeline, NONE};
 
 /// Plays lists of tasks. Keeps its scratch and its timeline, so that it allocates nothing for a list that is no
 /// larger than one before.
@@ -33,7 +33,7 @@ impl Simulator {
         let streams = rules.streams.len();
         self.timeline.reset(tasks.len(), streams);
         if self.uses.independent(rules.contention) {
-            direct::play(tasks, streams, &mut self.free, &mut self.timeline);
+            play_directly(tasks, streams, &mut self.free, &mut self.timeline);
         } else {
             self.engine.play(&mut &*tasks, rules, &self.uses.shared, &mut self.timeline);
         }
@@ -67,6 +67,12 @@ impl Simulator {
         self.periodic.tasks()
     }
 
+    /// For tests: refuses longer lists that never settle.
+    #[cfg(test)]
+    pub(super) fn limit(&mut self, most: usize) {
+        self.periodic.most = most;
+    }
+
     /// For tests: plays event by event also where that is not needed.
     #[cfg(test)]
     pub(super) fn run_events(&mut self, tasks: &[Task], rules: &Rules) -> Result<&Timeline, SimError> {
@@ -76,6 +82,23 @@ impl Simulator {
         self.engine.play(&mut &*tasks, rules, &self.uses.shared, &mut self.timeline);
         self.timeline.add_up(tasks, rules, &mut self.sweep);
         Ok(&self.timeline)
+    }
+}
+
+/// Plays tasks that do not slow each other down, in list order: each starts when its stream is free and what it
+/// waits for has ended, and takes the time that it takes alone. `free` is scratch by stream. The tasks are
+/// checked.
+fn play_directly(tasks: &[Task], streams: usize, free: &mut Vec<f64>, timeline: &mut Timeline) {
+    free.clear();
+    free.resize(streams, 0.0);
+    for (id, task) in tasks.iter().enumerate() {
+        let mut start = free[task.stream as usize];
+        for wait in task.after.into_iter().flatten() {
+            start = start.max(timeline.end[wait as usize]);
+        }
+        timeline.start[id] = start;
+        timeline.end[id] = start + task.seconds;
+        free[task.stream as usize] = timeline.end[id];
     }
 }
 
@@ -128,10 +151,12 @@ impl Uses {
             if !(task.seconds >= 0.0 && task.seconds < f64::INFINITY) {
                 return Err(SimError::BadSeconds(place()));
             }
-            for after in task.after.into_iter().flatten() {
-                if after as usize >= id {
-                    return Err(SimError::Forward { place: place(), after });
-                }
+            let forward = |wait: Option<TaskId>| wait.filter(|w| *w as usize >= id);
+            if let Some(after) = forward(task.after[0]).or(forward(task.after[1])) {
+                return Err(match (after as usize) < tasks.len() {
+                    true => SimError::Forward { place: place(), after },
+                    false => SimError::UnknownTask { place: place(), after, tasks: tasks.len() },
+                });
             }
             self.kinds[stream.device as usize] |= 1 + u8::from(task.link.is_some());
             let Some((link, demand)) = task.link else { continue };

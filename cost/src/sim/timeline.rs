@@ -14,9 +14,10 @@ pub struct Timeline {
     /// By stream: seconds in which it runs a task. Counts what was skipped.
     pub busy: Vec<f64>,
     /// By task, 0 unless its stream is beside another: seconds of it in which that other stream is idle and
-    /// has a task left, so that it waits.
+    /// has a task left, so that it waits. Empty where no stream is beside another.
     pub exposed: Vec<f64>,
-    /// By task, 0 unless its stream is beside another: seconds of it after the other stream's last task.
+    /// By task, 0 unless its stream is beside another: seconds of it after the other stream's last task. Empty
+    /// where no stream is beside another.
     pub tail: Vec<f64>,
     /// By stream: sum of `exposed`. Counts what was skipped.
     pub stream_exposed: Vec<f64>,
@@ -38,6 +39,9 @@ pub struct Skip {
     pub periods: u32,
     /// How often it runs again.
     pub repeats: u32,
+    /// Whether it ends in the state in which it starts; else it stands for what comes by its mean
+    /// ([`Periodic::settle`](super::Periodic::settle)).
+    pub exact: bool,
 }
 
 impl Skip {
@@ -55,7 +59,8 @@ impl Skip {
 impl Timeline {
     /// By task: seconds of it in which the stream beside it runs a task; all of it where no stream is.
     pub fn hidden(&self, task: usize) -> f64 {
-        self.end[task] - self.start[task] - self.exposed[task] - self.tail[task]
+        let part = |v: &[f64]| v.get(task).copied().unwrap_or(0.0);
+        self.end[task] - self.start[task] - part(&self.exposed) - part(&self.tail)
     }
 
     /// Empties it for `tasks` tasks; starts are 0 and ends infinite.
@@ -77,7 +82,7 @@ impl Timeline {
 
     /// Makespan and seconds by stream, from starts and ends.
     pub(super) fn add_up(&mut self, tasks: &[Task], rules: &Rules, scratch: &mut Sweep) {
-        let skip = self.skip.unwrap_or(Skip { from: 0.0, until: 0.0, periods: 0, repeats: 0 });
+        let skip = self.skip.unwrap_or(Skip { from: 0.0, until: 0.0, periods: 0, repeats: 0, exact: true });
         let (mut last, repeats) = (0f64, skip.repeats > 0);
         for (task, (&start, &end)) in tasks.iter().zip(self.start.iter().zip(&self.end)) {
             last = last.max(end);
@@ -85,9 +90,9 @@ impl Timeline {
             self.busy[task.stream as usize] += end - start + again;
         }
         self.makespan = last + skip.seconds();
-        self.exposed.resize(tasks.len(), 0.0);
-        self.tail.resize(tasks.len(), 0.0);
         if rules.streams.iter().any(|s| s.beside.is_some()) {
+            self.exposed.resize(tasks.len(), 0.0);
+            self.tail.resize(tasks.len(), 0.0);
             self.expose(tasks, rules, scratch, &skip);
         }
     }

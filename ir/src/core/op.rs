@@ -74,6 +74,8 @@ pub enum Template {
     Gather,
     /// Rows added to a table by index.
     Scatter,
+    /// Order: the largest entries, places in a queue.
+    Sort,
     /// Copies of boxes: reshape, slice, concat, pad.
     View,
     /// Moves data between ranks.
@@ -162,6 +164,19 @@ pub enum ScalarBody {
     Gather,
     /// Rows of operand 0 added at the indices of operand 1.
     ScatterAdd,
+    /// Where the largest entries of operand 0's last dimension stand, by their rank.
+    TopK,
+    /// The slot of each choice at its expert, which is the factor that results lack; −1 for all others and
+    /// beyond the capacity.
+    Slots {
+        /// Slots of an expert.
+        capacity: usize,
+    },
+    /// Rows of operand 0, times operand 2 where there is one, added at the slots of operand 1: a slot is the
+    /// index of the result's first two dimensions as one number, −1 is nowhere.
+    Dispatch,
+    /// Rows of operand 0 at the slots of operand 1 times operand 2, added up.
+    Combine,
 }
 
 /// In which operands a primitive is linear, so that partial sums may pass through it.

@@ -17,6 +17,7 @@ mod pointwise;
 mod reduce;
 mod rmsnorm;
 mod rope;
+mod route;
 mod shape;
 mod softmax;
 mod source;
@@ -32,7 +33,7 @@ pub use source::{fnv1a64, mix, random_unit, GOLDEN};
 
 /// Every operation, by file.
 pub fn all() -> impl Iterator<Item = &'static OpDef> {
-    let groups: [&'static [OpDef]; 17] = [
+    let groups: [&'static [OpDef]; 18] = [
         einsum::OPS,
         pointwise::OPS,
         reduce::OPS,
@@ -40,6 +41,7 @@ pub fn all() -> impl Iterator<Item = &'static OpDef> {
         window::OPS,
         source::OPS,
         index::OPS,
+        route::OPS,
         softmax::OPS,
         rmsnorm::OPS,
         layernorm::OPS,

@@ -1,6 +1,7 @@
 //! Gathers and scatters.
 
 use super::Lowering;
+use autoshard_ir::core::ScalarBody;
 use autoshard_ir::kernel::GatherKernel;
 
 /// A gather: operand `table` holds the rows, operand `ids` the indices.
@@ -20,6 +21,9 @@ pub fn lower_scatter(l: &Lowering) -> Result<GatherKernel, String> {
 }
 
 fn kernel(l: &Lowering, table: &[usize], ids: &[usize]) -> Result<GatherKernel, String> {
+    if let Some(ScalarBody::Dispatch | ScalarBody::Combine) = l.rule.body {
+        return Err("there is no kernel between tokens and experts: modules with experts are for planning".to_string());
+    }
     let [v, d] = table else { return Err("the table must have two dimensions".to_string()) };
     Ok(GatherKernel {
         rows: ids.iter().map(|f| l.extent(*f)).collect(),

@@ -172,7 +172,13 @@ impl<'a> LoopBuilder<'a> {
                 let steps = self.loop_strides(&names, &ty.sizes());
                 Known::Reg(self.push(LoopOp::Random(*key, steps), Vec::new(), dtype, uniform), None)
             }
-            ScalarBody::Sum(_) | ScalarBody::Gather | ScalarBody::ScatterAdd => {
+            ScalarBody::Sum(_)
+            | ScalarBody::Gather
+            | ScalarBody::ScatterAdd
+            | ScalarBody::TopK
+            | ScalarBody::Slots { .. }
+            | ScalarBody::Dispatch
+            | ScalarBody::Combine => {
                 return Err(format!("{} is not loop work", node.op.name));
             }
         };

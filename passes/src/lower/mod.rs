@@ -53,6 +53,7 @@ pub fn lower(f: &Function, node: &Node, mesh: &Mesh) -> Result<Kernel, LowerErro
         Template::AttentionBackward => attention::lower(&l).map(KernelBody::AttentionBackward),
         Template::Gather => index::lower(&l, 0, 1).map(KernelBody::Gather),
         Template::Scatter => index::lower_scatter(&l).map(KernelBody::Scatter),
+        Template::Sort => Err("there is no kernel that sorts: modules with experts are for planning".to_string()),
         Template::View => view::lower(&l).map(KernelBody::Copy),
         Template::Collective | Template::Call => Err("it is a step of its own".to_string()),
     }

@@ -5,6 +5,7 @@
 //! [`step`] lays the phases of all units (embedding, layers, head) and the messages of data parallelism out as
 //! tasks and plays them. What a machine can do is behind [`Rates`], so both can be tried with plain numbers.
 
+pub mod machine;
 pub mod parts;
 pub mod price;
 pub mod step;
@@ -54,7 +55,22 @@ pub struct Transfer {
     pub how: How,
 }
 
-/// What a machine can do with a stack's software. Seconds are those of a long run, not of a burst.
+/// Times over those of the tables.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// Rate of the device that lasts over that of a burst, for products and attention.
+    pub sustained: f64,
+    /// Products.
+    pub products: f64,
+    /// Attention.
+    pub attention: f64,
+    /// Loops.
+    pub loops: f64,
+    /// Messages.
+    pub collectives: f64,
+}
+
+/// What a machine can do, by its tables: bursts, before a stack's factors.
 pub trait Rates {
     /// A product.
     fn product(&self, p: &Product) -> Time;

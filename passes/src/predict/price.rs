@@ -1,18 +1,14 @@
 //! One function's profile as seconds.
 
 use super::parts::{Compute, Messages, Traffic};
-use super::{Group, Rates};
+use super::{Factors, Group, Rates, Transfer};
 use crate::profile::{Behind, Item, Message, Profile, Work};
 use autoshard_cost::device::Format;
-use autoshard_cost::kernels::{How, Product};
+use autoshard_cost::kernels::{Attention, How, Product};
 
 /// What a stack does while it runs a function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Manner {
-    /// Format of products with weights inside layers.
-    pub format: Format,
-    /// Format of the head's product and of those without weights.
-    pub wide: Format,
     /// Seconds that the host needs to launch a kernel: a function takes at least this for each.
     pub launch: f64,
     /// Whether tensor-parallel messages run piece by piece beside the product that they feed or follow.
@@ -50,28 +46,91 @@ pub struct Priced {
     pub backward_input: Phase,
     /// Cotangents of parameters.
     pub backward_weight: Phase,
-    /// Seconds that the host needs for forward, and for everything else.
-    pub host: [f64; 2],
 }
 
-/// Prices a profile.
-pub fn price(profile: &Profile, rates: &impl Rates, manner: &Manner) -> Priced {
-    let mut out = Priced {
-        forward: phase(&profile.forward, rates, manner),
-        recompute: phase(&profile.recompute, rates, manner),
-        backward_input: phase(&profile.backward_input, rates, manner),
-        backward_weight: phase(&profile.backward_weight, rates, manner),
-        host: [0.0; 2],
-    };
+/// A piece of work with its time by the tables, before a stack's factors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Quote {
+    /// A product, with the loops that bring its operands to eight bits.
+    Product { seconds: f64, quantise: f64, bytes: f64 },
+    /// Attention kernels.
+    Attention { seconds: f64 },
+    /// Loop kernels.
+    Loop { seconds: f64, bytes: f64 },
+    /// Messages: one of them, what hides it, and the product beside it.
+    Message { message: Message, one: Transfer, behind: f64, beside: Option<f64> },
+}
+
+/// A profile's phases with times by the tables: what all stacks with these habits share.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Quoted {
+    /// Forward, recomputation, cotangents of activations, cotangents of parameters.
+    phases: [Quotes; 4],
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Quotes {
+    items: Vec<Quote>,
+    launches: f64,
+    how: Option<How>,
+}
+
+/// Looks up the times of a profile's work. `format` is that of products with weights inside layers, `wide`
+/// that of the head's product and of those without weights.
+pub fn quote(profile: &Profile, rates: &impl Rates, format: Format, wide: Format) -> Quoted {
+    let lists = [&profile.forward, &profile.recompute, &profile.backward_input, &profile.backward_weight];
+    Quoted { phases: lists.map(|items| quotes(items, rates, format, wide)) }
+}
+
+fn quotes(items: &[Item], rates: &impl Rates, format: Format, wide: Format) -> Quotes {
+    let mut out = Quotes::default();
+    for item in items {
+        out.launches += item.work.launches();
+        let (quote, how) = match &item.work {
+            Work::Product { product, weights } => {
+                let format = if *weights && !is_head(item) { format } else { wide };
+                let time = rates.product(&Product { format, ..*product });
+                let bytes = if format.bytes() < 2.0 { quantise(product) } else { 0.0 };
+                let quantise = if bytes > 0.0 { rates.memory(bytes).seconds } else { 0.0 };
+                (Quote::Product { seconds: time.seconds, quantise, bytes }, time.how)
+            }
+            Work::Attention { attention, count } => {
+                let time = rates.attention(attention);
+                // A backward is its forward times a published ratio: what it leans on is the forward.
+                let how = rates.attention(&Attention { backward: false, ..*attention }).how;
+                (Quote::Attention { seconds: time.seconds * count }, how)
+            }
+            Work::Loop { bytes, launches } => {
+                // Without a launch of its own it rides on another kernel.
+                let kernels = launches.max(1.0);
+                let time = rates.memory(bytes / kernels);
+                // Loops are bytes over a bandwidth everywhere; only products and attention are marked.
+                (Quote::Loop { seconds: time.seconds * kernels, bytes: *bytes }, How::Interpolated)
+            }
+            Work::Message(m) => {
+                let one = rates.transfer(m.kind, Group::Inside(m.axis), m.bytes);
+                let product = |p: &Product| rates.product(&Product { format, ..*p }).seconds;
+                let behind = if let Behind::Product(p) = &m.behind { product(p) } else { 0.0 };
+                let beside = m.beside.as_ref().map(product);
+                (Quote::Message { message: *m, one, behind, beside }, one.how)
+            }
+        };
+        out.how = Some(out.how.map_or(how, |h| h.max(how)));
+        out.items.push(quote);
+    }
+    out
+}
+
+/// Prices quotes by a stack's factors and manner.
+pub fn price(quoted: &Quoted, factors: &Factors, manner: &Manner) -> Priced {
+    let [forward, recompute, backward_input, backward_weight] =
+        [0, 1, 2, 3].map(|i| phase(&quoted.phases[i], factors, manner));
+    let mut out = Priced { forward, recompute, backward_input, backward_weight };
     // The host runs ahead of the device and is waited for only where it is slower over a whole pass.
-    let launches = |items: &[Item]| items.iter().map(|i| i.work.launches()).sum::<f64>();
-    let forward = launches(&profile.forward) * manner.launch;
-    let backward =
-        launches(&profile.recompute) + launches(&profile.backward_input) + launches(&profile.backward_weight);
-    out.host = [forward, backward * manner.launch];
-    wait(&mut [&mut out.forward], forward);
+    let launches = [0, 1, 2, 3].map(|i| quoted.phases[i].launches);
+    wait(&mut [&mut out.forward], launches[0] * manner.launch);
     let back = &mut [&mut out.backward_input, &mut out.recompute, &mut out.backward_weight];
-    wait(back, backward * manner.launch);
+    wait(back, (launches[1] + launches[2] + launches[3]) * manner.launch);
     out
 }
 
@@ -83,35 +142,27 @@ fn wait(phases: &mut [&mut Phase], host: f64) {
     }
 }
 
-fn phase(items: &[Item], rates: &impl Rates, manner: &Manner) -> Phase {
-    let mut out = Phase::default();
-    for item in items {
-        match &item.work {
-            Work::Product { product, weights } => {
-                let format = if *weights && !is_head(item) { manner.format } else { manner.wide };
-                let time = rates.product(&Product { format, ..*product });
-                out.compute.products += time.seconds;
-                out.note(time.how);
-                if format.bytes() < 2.0 {
-                    let bytes = quantise(product);
-                    out.compute.loops += rates.memory(bytes).seconds;
-                    out.compute.loop_bytes += bytes;
-                }
-            }
-            Work::Attention { attention, count } => {
-                let time = rates.attention(attention);
-                out.compute.attention += time.seconds * count;
-                out.note(time.how);
-            }
-            Work::Loop { bytes, launches } => {
-                // Without a launch of its own it rides on another kernel.
-                let kernels = launches.max(1.0);
-                out.compute.loops += rates.memory(bytes / kernels).seconds * kernels;
+fn phase(quotes: &Quotes, factors: &Factors, manner: &Manner) -> Phase {
+    let mut out = Phase { how: quotes.how, ..Phase::default() };
+    let products = factors.products / factors.sustained;
+    let attention = factors.attention / factors.sustained;
+    for quote in &quotes.items {
+        match quote {
+            Quote::Product { seconds, quantise, bytes } => {
+                out.compute.products += seconds * products;
+                out.compute.loops += quantise * factors.loops;
                 out.compute.loop_bytes += bytes;
             }
-            Work::Message(m) => {
-                let attention = out.compute.attention;
-                out.message(m, attention, rates, manner);
+            Quote::Attention { seconds } => out.compute.attention += seconds * attention,
+            Quote::Loop { seconds, bytes } => {
+                out.compute.loops += seconds * factors.loops;
+                out.compute.loop_bytes += bytes;
+            }
+            Quote::Message { message, one, behind, beside } => {
+                let one = Transfer { seconds: one.seconds * factors.collectives, ..*one };
+                let sides = (behind * products, beside.map(|b| b * products), out.compute.attention);
+                let traffic = traffic(message, &one, sides, manner);
+                out.messages.push(traffic);
             }
         }
     }
@@ -130,41 +181,30 @@ fn quantise(p: &Product) -> f64 {
     operand(p.m * p.k) + operand(p.n * p.k)
 }
 
-impl Phase {
-    fn note(&mut self, how: How) {
-        self.how = Some(self.how.map_or(how, |h| h.max(how)));
-    }
-
-    fn message(&mut self, m: &Message, attention: f64, rates: &impl Rates, manner: &Manner) {
-        let group = Group::Inside(m.axis);
-        let one = rates.transfer(m.kind, group, m.bytes);
-        self.note(one.how);
-        let product = |p: &Product| rates.product(&Product { format: manner.format, ..*p }).seconds;
-        let seconds = one.seconds * m.count;
-        let exposed = match (m.behind, m.beside.filter(|_| manner.tensor_overlap)) {
-            (Behind::Product(p), _) => beyond(seconds, product(&p), manner.contention),
-            // The first piece cannot hide (nor the last, of a reduction), the others do beside the product.
-            (Behind::Nothing, Some(p)) => {
-                let pieces = PIECES;
-                seconds / pieces + beyond(seconds * (1.0 - 1.0 / pieces), product(&p), manner.contention)
-            }
-            (Behind::Nothing, None) => seconds,
-            (Behind::Attention, _) => {
-                // Steps of a ring: each message beside one step of attention, one step has none.
-                let steps = m.count + 1.0;
-                m.count * beyond(one.seconds, attention / steps, manner.contention)
-            }
-        };
-        self.messages.push(Traffic {
-            kind: m.kind,
-            group,
-            tier: one.tier,
-            load: one.load,
-            count: m.count,
-            bytes: m.bytes * m.count,
-            exposed,
-            hidden: (seconds - exposed).max(0.0),
-        });
+/// A message and how much of it is seen, given the seconds of the product that it hides behind, of the one
+/// beside it, and of the attention before it.
+fn traffic(m: &Message, one: &Transfer, sides: (f64, Option<f64>, f64), manner: &Manner) -> Traffic {
+    let (behind, beside, attention) = sides;
+    let seconds = one.seconds * m.count;
+    let exposed = match (m.behind, beside.filter(|_| manner.tensor_overlap)) {
+        (Behind::Product(_), _) => beyond(seconds, behind, manner.contention),
+        // The first piece cannot hide (nor the last, of a reduction), the others do beside the product.
+        (Behind::Nothing, Some(product)) => {
+            seconds / PIECES + beyond(seconds * (1.0 - 1.0 / PIECES), product, manner.contention)
+        }
+        (Behind::Nothing, None) => seconds,
+        // Steps of a ring: each message beside one step of attention, one step has none.
+        (Behind::Attention, _) => m.count * beyond(one.seconds, attention / (m.count + 1.0), manner.contention),
+    };
+    Traffic {
+        kind: m.kind,
+        group: Group::Inside(m.axis),
+        tier: one.tier,
+        load: one.load,
+        count: m.count,
+        bytes: m.bytes * m.count,
+        exposed,
+        hidden: (seconds - exposed).max(0.0),
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::parts::{Compute, Messages, Traffic};
 use super::price::{Phase, Priced};
-use super::{Group, Rates};
+use super::{Group, Rates, Transfer};
 use autoshard_cost::collectives::Kind;
 use autoshard_cost::sim::{Contention, Rules, SimError, Simulator, Stream, Task, TaskId};
 
@@ -67,6 +67,8 @@ pub struct Step<'a> {
     pub optimizer_factor: f64,
     /// Seconds that nothing else explains.
     pub overhead: f64,
+    /// Time of messages over their rates.
+    pub collectives: f64,
 }
 
 /// What a step takes.
@@ -126,14 +128,18 @@ pub fn time(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<St
     let optimizer = optimizer(step, rates);
     out.optimizer = optimizer;
     out.overhead = step.overhead;
-    if !shares {
+    if !shares || step.units.is_empty() {
         out.seconds = busy + optimizer + step.overhead;
         return Ok(out);
     }
     // Only micro-batches with messages are played; the others are as long as their kernels.
     let every = d.zero >= 2;
     let played = if every { m.min(3) } else { m.min(2) };
-    let mut builder = Builder { step, rates, scratch, last: None };
+    let carried = step.units.iter().map(|u| Carried::of(u, step, rates)).collect();
+    let sum = |f: fn(&Unit) -> f64| step.units.iter().map(|u| u.count as f64 * f(u)).sum::<f64>();
+    let all = Unit { function: 0, count: 1, dense: sum(|u| u.dense), expert: sum(|u| u.expert), recompute: 1.0 };
+    let all = Carried::of(&all, step, rates);
+    let mut builder = Builder { step, carried, all, scratch, last: None };
     builder.begin();
     let mut ends = Vec::with_capacity(3);
     for i in 0..played {
@@ -208,15 +214,51 @@ fn optimizer(step: &Step, rates: &impl Rates) -> f64 {
     rates.memory(elements * step.optimizer_bytes).seconds * step.optimizer_factor
 }
 
-struct Builder<'a, R: Rates> {
+/// The messages of one unit: of its dense parameters and of its experts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    gather: [Option<Transfer>; 2],
+    /// Within the shard group.
+    reduce: [Option<Transfer>; 2],
+    /// Between replicas.
+    replicas: [Option<Transfer>; 2],
+}
+
+impl Carried {
+    fn of(u: &Unit, step: &Step, rates: &impl Rates) -> Carried {
+        let d = &step.data;
+        let mut out = Carried::default();
+        for (side, elements) in [u.dense, u.expert].into_iter().enumerate() {
+            let (shard, replicas) = (d.shard[side], d.replicas[side]);
+            let send = |kind, group, bytes| {
+                let t = rates.transfer(kind, group, bytes);
+                Transfer { seconds: t.seconds * step.collectives, load: t.load.clamp(1e-3, 1.0), ..t }
+            };
+            if elements > 0.0 && shard > 1 {
+                let group = SIDES[side].0;
+                out.gather[side] = Some(send(Kind::AllGather, group, elements * d.copy_bytes));
+                out.reduce[side] = Some(send(Kind::ReduceScatter, group, elements * d.gradient_bytes));
+            }
+            if elements > 0.0 && replicas > 1 {
+                let share = elements * d.gradient_bytes / shard.max(1) as f64;
+                out.replicas[side] = Some(send(Kind::AllReduce, SIDES[side].1, share));
+            }
+        }
+        out
+    }
+}
+
+struct Builder<'a> {
     step: &'a Step<'a>,
-    rates: &'a R,
+    /// By unit, and of all units in one message.
+    carried: Vec<Carried>,
+    all: Carried,
     scratch: &'a mut Scratch,
     /// The last task of the compute stream.
     last: Option<TaskId>,
 }
 
-impl<R: Rates> Builder<'_, R> {
+impl Builder<'_> {
     fn begin(&mut self) {
         self.scratch.tasks.clear();
         self.scratch.notes.clear();
@@ -230,38 +272,38 @@ impl<R: Rates> Builder<'_, R> {
         let reduces = zero >= 2 || last;
         let again = zero == 3 && !d.keep;
         let weight = if first || last { 0.0 } else { 1.0 };
-        let calls: Vec<Unit> = self.step.units.iter().flat_map(|u| std::iter::repeat_n(*u, u.count)).collect();
-        let backward: Vec<Unit> = calls.iter().rev().copied().collect();
+        let calls: Vec<usize> =
+            self.step.units.iter().enumerate().flat_map(|(i, u)| std::iter::repeat_n(i, u.count)).collect();
         if gathers && !d.overlap {
-            self.all_at_once(Kind::AllGather, d.copy_bytes, weight);
+            self.all_at_once(Side::Gather, None, weight);
         }
         let gathers = gathers && d.overlap;
-        let mut ready = if gathers { self.gather(&calls[0], self.last, weight) } else { None };
+        let again_early = again && d.overlap;
+        let mut ready = if gathers { self.gather(calls[0], self.last, weight) } else { None };
         for (i, u) in calls.iter().enumerate() {
             // What comes next: a unit of the forward, or the first of the backward.
-            let next = if i + 1 < calls.len() {
-                calls.get(i + 1).filter(|_| gathers)
-            } else {
-                backward.first().filter(|_| again && d.overlap)
+            let next = match calls.get(i + 1) {
+                Some(next) => Some(*next).filter(|_| gathers),
+                None => Some(*u).filter(|_| again_early),
             };
-            let p = &self.step.priced[u.function];
+            let p = &self.step.priced[self.step.units[*u].function];
             ready = self.unit(&[(&p.forward, 1.0)], ready, next, weight);
         }
-        for (i, u) in backward.iter().enumerate() {
+        for (i, u) in calls.iter().enumerate().rev() {
             if again && !d.overlap {
-                self.all_at_once_of(u, Kind::AllGather, d.copy_bytes, weight);
+                self.all_at_once(Side::Gather, Some(*u), weight);
             }
-            let next = backward.get(i + 1).filter(|_| again && d.overlap);
-            let p = &self.step.priced[u.function];
-            let phases = [(&p.recompute, u.recompute), (&p.backward_input, 1.0), (&p.backward_weight, 1.0)];
+            let next = i.checked_sub(1).map(|i| calls[i]).filter(|_| again_early);
+            let unit = &self.step.units[*u];
+            let p = &self.step.priced[unit.function];
+            let phases = [(&p.recompute, unit.recompute), (&p.backward_input, 1.0), (&p.backward_weight, 1.0)];
             ready = self.unit(&phases, ready, next, weight);
             if reduces && d.overlap {
-                self.reduce(u, weight);
+                self.reduce(*u, weight);
             }
         }
         if reduces && !d.overlap {
-            let kind = if zero >= 1 { Kind::ReduceScatter } else { Kind::AllReduce };
-            self.all_at_once(kind, d.gradient_bytes, weight);
+            self.all_at_once(Side::Reduce, None, weight);
         }
     }
 
@@ -270,13 +312,14 @@ impl<R: Rates> Builder<'_, R> {
         &mut self,
         phases: &[(&Phase, f64)],
         ready: Option<TaskId>,
-        next: Option<&Unit>,
+        next: Option<usize>,
         weight: f64,
     ) -> Option<TaskId> {
         let start = self.last;
-        let early = next.filter(|_| self.step.data.prefetch).and_then(|u| self.gather(u, start, weight));
+        let prefetch = self.step.data.prefetch;
+        let early = next.filter(|_| prefetch).and_then(|u| self.gather(u, start, weight));
         self.compute(phases, ready);
-        early.or_else(|| next.filter(|_| !self.step.data.prefetch).and_then(|u| self.gather(u, self.last, weight)))
+        early.or_else(|| next.filter(|_| !prefetch).and_then(|u| self.gather(u, self.last, weight)))
     }
 
     /// Compute tasks of some phases; messages that they wait for use their link.
@@ -303,57 +346,59 @@ impl<R: Rates> Builder<'_, R> {
     }
 
     /// Gathers a unit's parameters in their shard groups; None where nothing is shared.
-    fn gather(&mut self, u: &Unit, after: Option<TaskId>, weight: f64) -> Option<TaskId> {
-        let d = &self.step.data;
+    fn gather(&mut self, u: usize, after: Option<TaskId>, weight: f64) -> Option<TaskId> {
         let mut done = None;
-        for (side, elements) in [u.dense, u.expert].into_iter().enumerate() {
-            if elements > 0.0 && d.shard[side] > 1 {
-                done = Some(self.send(DATA, Kind::AllGather, SIDES[side].0, elements * d.copy_bytes, after, weight));
+        for (side, t) in self.carried[u].gather.into_iter().enumerate() {
+            if let Some(t) = t {
+                let bytes = self.bytes(u, side, self.step.data.copy_bytes);
+                done = Some(self.send(DATA, Kind::AllGather, (SIDES[side].0, t), bytes, after, weight));
             }
         }
         done
     }
 
     /// Reduces a unit's gradients: scattered in the shard group, then summed over replicas.
-    fn reduce(&mut self, u: &Unit, weight: f64) {
-        let d = &self.step.data;
-        for (side, elements) in [u.dense, u.expert].into_iter().enumerate() {
-            if elements == 0.0 {
-                continue;
-            }
-            let bytes = elements * d.gradient_bytes;
+    fn reduce(&mut self, u: usize, weight: f64) {
+        let carried = self.carried[u];
+        for (side, groups) in SIDES.into_iter().enumerate() {
+            let bytes = self.bytes(u, side, self.step.data.gradient_bytes);
             let mut after = self.last;
-            if d.shard[side] > 1 {
-                after = Some(self.send(DATA, Kind::ReduceScatter, SIDES[side].0, bytes, after, weight));
+            if let Some(t) = carried.reduce[side] {
+                after = Some(self.send(DATA, Kind::ReduceScatter, (groups.0, t), bytes, after, weight));
             }
-            if d.replicas[side] > 1 {
-                let share = bytes / d.shard[side].max(1) as f64;
-                self.send(OUTER, Kind::AllReduce, SIDES[side].1, share, after, weight);
+            if let Some(t) = carried.replicas[side] {
+                let share = bytes / self.step.data.shard[side].max(1) as f64;
+                self.send(OUTER, Kind::AllReduce, (groups.1, t), share, after, weight);
             }
         }
     }
 
-    /// One message for all units, with nothing beside it.
-    fn all_at_once(&mut self, kind: Kind, bytes: f64, weight: f64) {
-        let sum = |f: fn(&Unit) -> f64| self.step.units.iter().map(|u| u.count as f64 * f(u)).sum::<f64>();
-        let all = Unit { function: 0, count: 1, dense: sum(|u| u.dense), expert: sum(|u| u.expert), recompute: 1.0 };
-        self.all_at_once_of(&all, kind, bytes, weight);
+    fn bytes(&self, u: usize, side: usize, each: f64) -> f64 {
+        let unit = &self.step.units[u];
+        each * if side == 0 { unit.dense } else { unit.expert }
     }
 
-    fn all_at_once_of(&mut self, u: &Unit, kind: Kind, bytes: f64, weight: f64) {
-        let d = &self.step.data;
-        for (side, elements) in [u.dense, u.expert].into_iter().enumerate() {
-            if elements == 0.0 {
-                continue;
-            }
-            let bytes = elements * bytes;
-            if d.shard[side] > 1 {
-                let task = self.send(DATA, kind, SIDES[side].0, bytes, self.last, weight);
+    /// Messages of one unit, or of all together, with nothing beside them.
+    fn all_at_once(&mut self, what: Side, unit: Option<usize>, weight: f64) {
+        let d = self.step.data;
+        let carried = unit.map_or(self.all, |u| self.carried[u]);
+        for (side, groups) in SIDES.into_iter().enumerate() {
+            let (kind, each, inner, outer) = match what {
+                Side::Gather => (Kind::AllGather, d.copy_bytes, carried.gather[side], None),
+                Side::Reduce => (Kind::ReduceScatter, d.gradient_bytes, carried.reduce[side], carried.replicas[side]),
+            };
+            let count = |u: usize| self.step.units[u].count as f64;
+            let bytes = match unit {
+                Some(u) => self.bytes(u, side, each),
+                None => (0..self.step.units.len()).map(|u| self.bytes(u, side, each) * count(u)).sum(),
+            };
+            if let Some(t) = inner {
+                let task = self.send(DATA, kind, (groups.0, t), bytes, self.last, weight);
                 self.join(task);
             }
-            if d.replicas[side] > 1 && kind != Kind::AllGather {
+            if let Some(t) = outer {
                 let share = bytes / d.shard[side].max(1) as f64;
-                let task = self.send(OUTER, Kind::AllReduce, SIDES[side].1, share, self.last, weight);
+                let task = self.send(OUTER, Kind::AllReduce, (groups.1, t), share, self.last, weight);
                 self.join(task);
             }
         }
@@ -369,15 +414,23 @@ impl<R: Rates> Builder<'_, R> {
         &mut self,
         stream: u16,
         kind: Kind,
-        group: Group,
+        (group, t): (Group, Transfer),
         bytes: f64,
         after: Option<TaskId>,
         weight: f64,
     ) -> TaskId {
-        let t = self.rates.transfer(kind, group, bytes);
-        let load = t.load.clamp(1e-3, 1.0);
-        let task = self.push(Task { stream, seconds: t.seconds, link: Some((t.tier, load)), after: [after, None] });
-        self.scratch.notes.push(Note { task, kind, group, tier: t.tier, load, bytes, weight });
+        let link = Some((t.tier, t.load));
+        let task = self.push(Task { stream, seconds: t.seconds, link, after: [after, None] });
+        self.scratch.notes.push(Note { task, kind, group, tier: t.tier, load: t.load, bytes, weight });
         task
     }
+}
+
+/// What is sent at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// Parameters.
+    Gather,
+    /// Gradients.
+    Reduce,
 }

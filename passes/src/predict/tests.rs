@@ -61,6 +61,7 @@ fn step(data: Data, microbatches: u64) -> StepTime {
         optimizer_bytes: 10.0,
         optimizer_factor: 1.0,
         overhead: 0.5,
+        collectives: 1.0,
     };
     time(&step, &Plain, &mut Scratch::default()).unwrap()
 }

@@ -77,8 +77,11 @@ fn same_space(f: &Function, a: &Node, b: &Node) -> bool {
 /// The traffic of the group whose last node is `last`.
 pub(super) fn traffic(walk: &Walk, group: &[usize], last: usize, fusion: Fusion) -> Result<Traffic, String> {
     let members: Vec<usize> = (0..group.len()).filter(|i| group[*i] == last && !walk.idle[*i]).collect();
-    if let ([only], Fusion::Eager) = (&members[..], fusion) {
-        return eager(walk, NodeId(*only as u32));
+    if let [only] = members[..] {
+        let loss = walk.rules[only].as_ref().is_some_and(|r| r.factor("v").is_some());
+        if fusion == Fusion::Eager || (loss && !walk.habits.fused_loss) {
+            return eager(walk, NodeId(only as u32));
+        }
     }
     let f = walk.f;
     let inside = |v: ValueId| matches!(f.value(v).def, Def::Result(n, _) if members.contains(&(n.0 as usize)));

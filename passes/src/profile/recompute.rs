@@ -63,14 +63,15 @@ impl Part {
         let is_loop = matches!(item.work, Work::Loop { .. });
         let is_product = matches!(item.work, Work::Product { .. });
         let mlp = ["gate", "up", "act", "down"].contains(&head);
-        let expert = ["expert", "router", "dispatch", "combine", "slots", "choice", "moe"].contains(&head);
+        let routing = ["router", "scores", "ranked", "choice", "weights", "slot", "inputs", "experts"];
+        let expert = mlp || routing.contains(&head);
         match self {
-            Part::Attention => matches!(item.work, Work::Attention { .. }) || head == "scores",
+            Part::Attention => matches!(item.work, Work::Attention { .. }) || name.starts_with("attention."),
             Part::Norms => is_loop && (["a", "m", "h"].contains(&head) || name.ends_with(".normed")),
             Part::Mlp => mlp && !matches!(item.work, Work::Message(_)),
             Part::Activation => is_loop && (head == "act" || name.ends_with(".act")),
             Part::Experts => expert,
-            Part::LatentHeads => is_product && name.ends_with(".heads"),
+            Part::LatentHeads => is_product && (name == "q" || name == "kv"),
             Part::HalfProducts => is_loop || (is_product && products % 2 == 0),
         }
     }

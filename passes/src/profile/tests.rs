@@ -1,7 +1,7 @@
 //! Profiles of a Llama layer against sizes written down by hand.
 
 use super::*;
-use autoshard_cost::stack::{Fusion, Habits};
+use autoshard_cost::stack::{AttentionKernel, Fusion, Habits};
 use autoshard_ir::core::Function;
 
 const BLOCK: &str = "
@@ -42,12 +42,16 @@ fn habits() -> Habits {
     Habits {
         fusion: Fusion::Fused,
         one_kernel: Vec::new(),
-        flash_attention: true,
+        attention: AttentionKernel::Best,
         fused_loss: true,
         joint_products: false,
         accumulate_fp32: true,
         async_tensor_backward: true,
         prefetch: true,
+        tensor_overlap: false,
+        data_overlap: true,
+        gradient_bytes: 4.0,
+        zero: 1,
     }
 }
 

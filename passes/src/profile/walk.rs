@@ -8,7 +8,7 @@ use super::{Axis, Behind, Context, Item, Message, Parameters, Profile, ProfileEr
 use autoshard_cost::collectives::Kind;
 use autoshard_cost::device::Format;
 use autoshard_cost::kernels::{Attention, Product};
-use autoshard_cost::stack::{Fusion, Habits};
+use autoshard_cost::stack::{AttentionKernel, Fusion, Habits};
 use autoshard_ir::core::{Def, Function, Linearity, Node, Rule, Template, Type, ValueId};
 use autoshard_ir::{ops, DType};
 
@@ -157,7 +157,10 @@ impl<'a> Walk<'a> {
             (Template::Gemm, None) => self.product(i, &split)?,
             (Template::Attention, None) => self.attention(i, &split),
             (Template::Gather, None) => self.lookup(i, &split),
-            (Template::Loop | Template::View | Template::Scatter | Template::AttentionBackward, None) => {
+            (
+                Template::Loop | Template::View | Template::Scatter | Template::Sort | Template::AttentionBackward,
+                None,
+            ) => {
                 if groups[i] == i {
                     let t = loops::traffic(self, groups, i, self.habits.fusion)?;
                     self.push_loop(i, t);
@@ -326,7 +329,7 @@ impl<'a> Walk<'a> {
             Context::Gather => (Attention { queries: s / cp, ..whole }, 1.0),
         };
         let value = self.f.value(node.results[0]).name.clone();
-        if self.habits.flash_attention {
+        if self.habits.attention != AttentionKernel::Unfused {
             let item = |a: Attention| Item { value: value.clone(), work: Work::Attention { attention: a, count } };
             self.out.forward.push(item(one));
             self.out.backward_input.push(item(Attention { backward: true, ..one }));
@@ -349,7 +352,7 @@ impl<'a> Walk<'a> {
             product: Product { format: Format::Bf16, m, n: n_, k, count: n, accumulate: false },
             weights: false,
         };
-        let named = |part: &str, work: Work| Item { value: format!("scores.{part}"), work };
+        let named = |part: &str, work: Work| Item { value: format!("attention.{part}"), work };
         let bytes = 2.0 * n * a.queries * a.keys;
         self.out.forward.extend([
             named("qk", p(a.queries, a.keys, a.head_dim)),

@@ -1,5 +1,6 @@
 //! Gated and plain activations: `swiglu` (Shazeer 2020, arXiv 2002.05202), `silu`, `gelu_tanh`
-//! (Hendrycks, Gimpel 2016, arXiv 1606.08415, the tanh form).
+//! (Hendrycks, Gimpel 2016, arXiv 1606.08415, the tanh form), `relu`, `relu2` (So and others 2021, arXiv
+//! 2109.08668).
 
 use crate::core::{GradArg, Gradient, OpDef, Semantics, Template};
 
@@ -39,6 +40,22 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &[],
         template: Template::Loop,
         semantics: Semantics::Composite(include_str!("gelu_tanh.shard")),
+        gradient: Gradient::Body,
+    },
+    OpDef {
+        name: "relu",
+        doc: "max(x, 0).",
+        attrs: &[],
+        template: Template::Loop,
+        semantics: Semantics::Composite(include_str!("relu.shard")),
+        gradient: Gradient::Body,
+    },
+    OpDef {
+        name: "relu2",
+        doc: "max(x, 0)².",
+        attrs: &[],
+        template: Template::Loop,
+        semantics: Semantics::Composite(include_str!("relu2.shard")),
         gradient: Gradient::Body,
     },
 ];

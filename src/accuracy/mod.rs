@@ -1,0 +1,13 @@
+//! How far predictions are from measurements.
+//!
+//! [`score`] compares rows, [`stats`] sums up, [`fit`] finds constants and judges them on groups that they
+//! have not seen, [`regret`] asks whether the predicted-best layout is a good one, [`evaluate`] does all of it
+//! for a file of runs, and [`page`] writes `docs/accuracy.md`.
+
+pub mod evaluate;
+pub mod fit;
+pub mod knobs;
+pub mod page;
+pub mod regret;
+pub mod score;
+pub mod stats;

@@ -1,0 +1,76 @@
+//! `autoshard accuracy`: the page that says how far predictions are from measurements.
+
+use super::validate::table;
+use super::{print, say, Failure};
+use autoshard::accuracy::evaluate::{evaluate, TableLine};
+use autoshard::accuracy::fit::Options;
+use autoshard::accuracy::page::page;
+use autoshard::json::Document;
+use autoshard::predict::{backend, Backend};
+use autoshard::runs;
+use std::path::{Path, PathBuf};
+
+/// Find constants, judge them on runs that they have not seen, and write the page
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  autoshard accuracy runs.json --single vtrain_single_node.json --kernels kernels/ -o docs/accuracy.md"
+)]
+pub struct Args {
+    /// A file of runs
+    runs: PathBuf,
+    /// A second file: vTrain's table of runs on one server
+    #[arg(long, value_name = "FILE")]
+    single: Option<PathBuf>,
+    /// A folder of tables named gemm_DEVICE.csv, attention_fwd_DEVICE.csv, nccl_DEVICE.csv
+    #[arg(long, value_name = "DIR")]
+    kernels: Option<PathBuf>,
+    /// Where to write [default: stdout]
+    #[arg(short, value_name = "FILE.md")]
+    output: Option<PathBuf>,
+}
+
+/// Reads, fits, writes.
+pub fn accuracy(args: &Args) -> Result<(), Failure> {
+    let backend = backend();
+    let mut entries = Vec::new();
+    for file in [Some(&args.runs), args.single.as_ref()].into_iter().flatten() {
+        entries.extend(runs::read(&Document::read(file)?)?);
+    }
+    say(&format!("{} rows; finding constants by framework\n", entries.len()));
+    let mut report = evaluate(&entries, &backend, &Options::default())?;
+    if let Some(folder) = &args.kernels {
+        (report.kernels, report.collectives) = tables(folder, &backend)?;
+    }
+    let text = page(&report);
+    match &args.output {
+        None => print(&text),
+        Some(path) => {
+            std::fs::write(path, text).map_err(|e| Failure::Failed(format!("-o {}: cannot write: {e}", path.display())))
+        }
+    }
+}
+
+/// Scores every table of a folder, in order of their names: kernels, then collectives.
+fn tables(folder: &Path, backend: &dyn Backend) -> Result<(Vec<TableLine>, Vec<TableLine>), Failure> {
+    let unreadable = |e: std::io::Error| Failure::Failed(format!("--kernels {}: cannot read: {e}", folder.display()));
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        files.push(entry.map_err(unreadable)?.path());
+    }
+    files.sort();
+    let (mut kernels, mut collectives) = (Vec::new(), Vec::new());
+    for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "csv")) {
+        let stem = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let named = ["gemm_", "attention_fwd_", "nccl_"].iter().find_map(|p| Some((*p, stem.strip_prefix(p)?)));
+        let Some((prefix, device)) = named else {
+            say(&format!(
+                "note: {} is not named gemm_, attention_fwd_ or nccl_ and a device; left out\n",
+                file.display()
+            ));
+            continue;
+        };
+        let line = TableLine { table: stem.clone(), device: device.into(), score: table(file, device, backend)? };
+        if prefix == "nccl_" { &mut collectives } else { &mut kernels }.push(line);
+    }
+    Ok((kernels, collectives))
+}

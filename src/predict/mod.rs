@@ -1,0 +1,20 @@
+//! Prediction of a training step on a cluster: what is asked, what comes out, and who answers.
+
+mod answer;
+pub mod axes;
+pub mod backend;
+pub mod facts;
+pub mod fix;
+pub mod predictor;
+pub mod settings;
+mod shaped;
+mod types;
+pub mod wired;
+
+pub use backend::{Backend, ModelFacts, PredictError, Request, TableKind, TableScore, Timer};
+pub use types::*;
+
+/// Who answers in this build.
+pub fn backend() -> impl Backend {
+    wired::Wired::default()
+}

@@ -1,0 +1,420 @@
+//! The predictor: from a model, a machine, a stack and a layout to the time of a step.
+//!
+//! What does not depend on a stack's constants is kept: kernel tables of a device, links of a cluster, modules
+//! at a micro-batch's sizes, profiles of their functions. A prediction then prices the profiles and plays the
+//! step.
+
+use super::shaped::Shape;
+use super::{CpMethod, Layout, Module, Precision, PredictError, Prediction, Recompute};
+use crate::decoder::Decoder;
+use crate::{collectives, kernels, stacks};
+use autoshard_cost::cluster::Cluster;
+use autoshard_cost::collectives::Collectives;
+use autoshard_cost::device::Format;
+use autoshard_cost::kernels::Kernels;
+use autoshard_cost::layout::{place, MeshAxis, Placement};
+use autoshard_cost::stack::{AttentionKernel, ConstantName, Fusion, Habits, Stack};
+use autoshard_passes::predict::machine::Machine;
+use autoshard_passes::predict::price::{price, quote, Manner, Priced, Quoted};
+use autoshard_passes::predict::step::{self, Data, Scratch, Step, StepTime, Unit};
+use autoshard_passes::predict::{Factors, Group};
+use autoshard_passes::profile::{self, Axis, Context, Part, Profile, Shards};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Everything that decides a step's time.
+#[derive(Clone, Debug)]
+pub struct Job<'a> {
+    /// A name of the model that no other model has: what was kept for it is found by it.
+    pub key: &'a str,
+    /// The model.
+    pub decoder: &'a Decoder,
+    /// The machine.
+    pub cluster: &'a Cluster,
+    /// The framework.
+    pub stack: &'a Stack,
+    /// How the step is spread.
+    pub layout: &'a Layout,
+    /// Positions of a sequence.
+    pub seq_len: u64,
+    /// Format of products.
+    pub precision: Precision,
+    /// What a run says about itself; habits of the stack where it does not.
+    pub says: Says,
+}
+
+/// What a run may say about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Says {
+    /// Tensor-parallel messages overlap products.
+    pub tensor_overlap: Option<bool>,
+    /// Data-parallel messages overlap computation.
+    pub data_overlap: Option<bool>,
+    /// Bytes of an element of a gradient that is reduced.
+    pub gradient_bytes: Option<f64>,
+    /// A compiler saw the whole model.
+    pub compiled: Option<bool>,
+}
+
+/// Sizes of a model's functions by what decides them.
+type ProfileKey = (String, u64, u64, Shards, HabitsKey, profile::Recompute);
+type HabitsKey = (u8, u8, [bool; 4], Vec<String>);
+
+/// A user's own measurements, in place of those that ship.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// CSV files of products or attention, of the device that is predicted for.
+    pub kernels: Vec<PathBuf>,
+    /// CSV files or output of nccl-tests.
+    pub collectives: Vec<PathBuf>,
+}
+
+/// Keeps what predictions share.
+#[derive(Debug, Default)]
+pub struct Predictor {
+    tables: Overrides,
+    kernels: Mutex<HashMap<String, Arc<Kernels>>>,
+    links: Mutex<Vec<(Cluster, Arc<Collectives>)>>,
+    profiles: Mutex<HashMap<ProfileKey, Arc<Profiles>>>,
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+/// A model's functions as sizes.
+#[derive(Debug)]
+struct Profiles {
+    functions: Vec<Profile>,
+    calls: Vec<(usize, usize)>,
+    layer: Vec<bool>,
+}
+
+/// A lock whose holder panicked still guards whole values: they are replaced, never changed in place.
+fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Predictor {
+    /// One that uses a user's tables in place of those that ship.
+    pub fn with_tables(tables: Overrides) -> Predictor {
+        Predictor { tables, ..Predictor::default() }
+    }
+
+    /// The time of a step.
+    ///
+    /// # Errors
+    /// A pipeline (not priced yet), a layout that does not fit the machine's tiers, sizes that no module has.
+    pub fn predict(&self, job: &Job) -> Result<Prediction, PredictError> {
+        let ready = self.prepare(job)?;
+        let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
+        let played = ready.play(job, job.stack, &mut scratch);
+        lock(&self.scratch).push(scratch);
+        let (priced, time) = played?;
+        Ok(super::answer::answer(job, &ready.profiles.functions, &ready.profiles.calls, &priced, &time))
+    }
+
+    /// What does not depend on the stack's constants.
+    ///
+    /// # Errors
+    /// As [`Predictor::predict`].
+    pub fn prepare(&self, job: &Job) -> Result<Ready, PredictError> {
+        if job.layout.pp > 1 {
+            return Err(PredictError::Later {
+                what: format!("a pipeline (pp={})", job.layout.pp),
+                instead: "fix pp=1".to_string(),
+            });
+        }
+        let profiles = self.profiles(job)?;
+        let units = units(&profiles, job.layout);
+        let generation = match job.stack.habits.attention {
+            AttentionKernel::Flash2 => {
+                stacks::flash2(&job.cluster.device).map_err(|e| PredictError::Json(e.to_string()))?
+            }
+            AttentionKernel::Best | AttentionKernel::Unfused => 1.0,
+        };
+        let (kernels, collectives, placements) = (self.kernels(job)?, self.links(job)?, placements(job)?);
+        let mut ready = Ready { profiles, units, kernels, collectives, placements, generation, quoted: Vec::new() };
+        let (format, wide) = formats(job.precision);
+        let machine = ready.machine();
+        let quoted = ready.profiles.functions.iter().map(|p| quote(p, &machine, format, wide)).collect();
+        ready.quoted = quoted;
+        Ok(ready)
+    }
+
+    fn profiles(&self, job: &Job) -> Result<Arc<Profiles>, PredictError> {
+        let l = job.layout;
+        let habits = habits(job);
+        let policy = policy(&l.recompute);
+        let shards = shards(l);
+        let key = (job.key.to_string(), l.micro_batch, job.seq_len, shards, habits_key(&habits), policy.clone());
+        if let Some(found) = lock(&self.profiles).get(&key) {
+            return Ok(found.clone());
+        }
+        let missing = |what: String| PredictError::Missing {
+            entity: job.key.to_string(),
+            what,
+            instead: "use sizes that a module can have".to_string(),
+        };
+        let shape = Shape::new(job.decoder, l.micro_batch, job.seq_len).map_err(|e| missing(e.to_string()))?;
+        let none = profile::Recompute::None;
+        let functions = shape.functions.iter().enumerate().map(|(i, f)| {
+            let policy = if shape.is_layer(i) { &policy } else { &none };
+            profile::profile(f, &shards, &habits, policy).map_err(|e| missing(e.to_string()))
+        });
+        let functions = functions.collect::<Result<Vec<_>, _>>()?;
+        let layer = (0..functions.len()).map(|i| shape.is_layer(i)).collect();
+        let made = Arc::new(Profiles { functions, calls: shape.calls, layer });
+        lock(&self.profiles).insert(key, made.clone());
+        Ok(made)
+    }
+
+    fn kernels(&self, job: &Job) -> Result<Arc<Kernels>, PredictError> {
+        let device = &job.cluster.device;
+        if let Some(found) = lock(&self.kernels).get(&device.id) {
+            return Ok(found.clone());
+        }
+        let made =
+            Arc::new(kernels::with_files(device, self.tables.kernels.iter().map(PathBuf::as_path)).map_err(|e| {
+                PredictError::Missing {
+                    entity: device.id.clone(),
+                    what: format!("a kernel table ({e})"),
+                    instead: "mend or leave out the file given with --tables".to_string(),
+                }
+            })?);
+        lock(&self.kernels).insert(device.id.clone(), made.clone());
+        Ok(made)
+    }
+
+    fn links(&self, job: &Job) -> Result<Arc<Collectives>, PredictError> {
+        if let Some((_, found)) = lock(&self.links).iter().find(|(c, _)| c == job.cluster) {
+            return Ok(found.clone());
+        }
+        let damaged = |e: collectives::Error| PredictError::Missing {
+            entity: job.cluster.id.clone(),
+            what: format!("times of its links ({e})"),
+            instead: "mend or leave out the file given with --tables".to_string(),
+        };
+        let tables = collectives::with_files(&job.cluster.device, &self.tables.collectives).map_err(damaged)?;
+        let made = Arc::new(Collectives::new(job.cluster, tables));
+        lock(&self.links).push((job.cluster.clone(), made.clone()));
+        Ok(made)
+    }
+}
+
+/// A job with everything that its stack's constants do not change.
+#[derive(Debug)]
+pub struct Ready {
+    profiles: Arc<Profiles>,
+    units: Vec<Unit>,
+    kernels: Arc<Kernels>,
+    collectives: Arc<Collectives>,
+    placements: Vec<(Group, Placement)>,
+    /// Time of the stack's attention kernel over the table's.
+    generation: f64,
+    /// Functions with times by the tables.
+    quoted: Vec<Quoted>,
+}
+
+impl Ready {
+    /// Prices the functions by a stack's constants and plays the step.
+    ///
+    /// # Errors
+    /// Times that are not numbers, which constants in their ranges never give.
+    pub fn play(
+        &self,
+        job: &Job,
+        stack: &Stack,
+        scratch: &mut Scratch,
+    ) -> Result<(Vec<Priced>, StepTime), PredictError> {
+        let constant = |name, absent| stack.value(name, absent);
+        let factors = Factors {
+            sustained: job.cluster.device.sustained,
+            products: constant(ConstantName::Products, 1.0),
+            attention: constant(ConstantName::Attention, 1.0) * self.generation,
+            loops: constant(ConstantName::Loops, 1.0),
+            collectives: constant(ConstantName::Collectives, 1.0),
+        };
+        let manner = manner(job, stack);
+        let priced: Vec<Priced> = self.quoted.iter().map(|q| price(q, &factors, &manner)).collect();
+        let step = Step {
+            priced: &priced,
+            units: &self.units,
+            microbatches: job.layout.microbatches,
+            data: data(job),
+            contention: manner.contention,
+            optimizer_bytes: OPTIMIZER_BYTES,
+            optimizer_factor: constant(ConstantName::Optimizer, 1.0),
+            overhead: constant(ConstantName::StepOverhead, 0.0),
+            collectives: factors.collectives,
+        };
+        let time = step::time(&step, &self.machine(), scratch).map_err(|e| PredictError::Missing {
+            entity: job.key.to_string(),
+            what: format!("a time of each task ({e})"),
+            instead: "report this as a bug".to_string(),
+        })?;
+        Ok((priced, time))
+    }
+
+    fn machine(&self) -> Machine<'_> {
+        Machine { kernels: &self.kernels, collectives: &self.collectives, placements: &self.placements }
+    }
+}
+
+/// Bytes that AdamW moves for an element of its share: it reads the gradient, the fp32 master and two moments,
+/// writes master, moments and a bf16 copy (30), and before that the gradient is read for its norm and
+/// cleared after (8).
+const OPTIMIZER_BYTES: f64 = 38.0;
+
+fn shards(l: &Layout) -> Shards {
+    let context = match l.cp_method {
+        CpMethod::Ring => Context::Ring,
+        CpMethod::Ulysses => Context::Ulysses,
+        CpMethod::AllGather => Context::Gather,
+    };
+    Shards { tp: l.tp, sp: l.sp, cp: l.cp, context, ep: l.ep, etp: l.etp }
+}
+
+/// The stack's habits, changed by what the run says.
+fn habits(job: &Job) -> Habits {
+    let mut habits = job.stack.habits.clone();
+    if job.says.compiled == Some(true) {
+        habits.fusion = Fusion::Compiled;
+        habits.fused_loss = true;
+    }
+    habits
+}
+
+fn habits_key(h: &Habits) -> HabitsKey {
+    let flags = [h.fused_loss, h.joint_products, h.accumulate_fp32, h.async_tensor_backward];
+    (h.fusion as u8, h.attention as u8, flags, h.one_kernel.clone())
+}
+
+fn policy(r: &Recompute) -> profile::Recompute {
+    let part = |m: &Module| match m {
+        Module::CoreAttn => vec![Part::Attention],
+        Module::MlaUpProj => vec![Part::LatentHeads],
+        Module::LayerNorm => vec![Part::Norms],
+        Module::MoeAct => vec![Part::Activation],
+        Module::Mlp => vec![Part::Mlp],
+        Module::Moe => vec![Part::Experts],
+        Module::OpSac => vec![Part::HalfProducts],
+        // MaxText saves the products and computes the rest again.
+        Module::RematMinimal => vec![Part::Attention, Part::Norms, Part::Activation],
+        Module::RematQkvProjOffloaded => vec![Part::Attention, Part::Norms, Part::Mlp],
+    };
+    match r {
+        Recompute::None => profile::Recompute::None,
+        Recompute::Full | Recompute::Layers(_) => profile::Recompute::Full,
+        Recompute::Selective(modules) => profile::Recompute::Parts(modules.iter().flat_map(part).collect()),
+    }
+}
+
+/// Calls of a step with their parameters.
+fn units(profiles: &Profiles, l: &Layout) -> Vec<Unit> {
+    let layers: usize = profiles.calls.iter().filter(|(f, _)| profiles.layer[*f]).map(|(_, n)| n).sum();
+    let share = match l.recompute {
+        Recompute::Layers(n) if layers > 0 => (n as f64 / layers as f64).min(1.0),
+        _ => 1.0,
+    };
+    let unit = |(function, count): &(usize, usize)| {
+        let p = &profiles.functions[*function].parameters;
+        Unit { function: *function, count: *count, dense: p.dense, expert: p.expert, recompute: share }
+    };
+    profiles.calls.iter().map(unit).collect()
+}
+
+/// Format of products with weights in layers, and of the others.
+fn formats(precision: Precision) -> (Format, Format) {
+    let wide = match precision {
+        Precision::F32 => Format::Fp32,
+        Precision::F16 => Format::Fp16,
+        Precision::Bf16 | Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4 => Format::Bf16,
+    };
+    (precision.format(), wide)
+}
+
+fn manner(job: &Job, stack: &Stack) -> Manner {
+    Manner {
+        launch: stack.value(ConstantName::LaunchGap, 0.0),
+        tensor_overlap: job.says.tensor_overlap.unwrap_or(job.stack.habits.tensor_overlap),
+        contention: stack.value(ConstantName::Contention, 1.1),
+    }
+}
+
+/// Sizes of the data-parallel groups of dense parameters and of experts: those that share a copy, and those
+/// that hold the same share.
+struct Spread {
+    /// Data ranks (without cp) inside a shard group.
+    inner: u64,
+    /// Shard groups.
+    outer: u64,
+    /// The same for experts.
+    expert: [u64; 2],
+}
+
+fn spread(l: &Layout) -> Spread {
+    // A shard group counts dp·cp ranks, cp innermost.
+    let inner = (l.shard_group / l.cp).clamp(1, l.dp.max(1));
+    let inner = if l.dp % inner == 0 { inner } else { 1 };
+    let edp = l.expert_data_ranks().unwrap_or(1);
+    let outer = l.dp / inner;
+    // Experts are shared over all their data ranks inside a shard group.
+    let replicas = if edp % outer == 0 { outer } else { 1 };
+    Spread { inner, outer, expert: [edp / replicas, replicas] }
+}
+
+fn data(job: &Job) -> Data {
+    let (l, s) = (job.layout, spread(job.layout));
+    let dense = l.dp * l.cp;
+    let (shard, replicas) = match l.zero {
+        0 => ([1, 1], [dense, s.expert[0] * s.expert[1]]),
+        _ => {
+            let shared = if l.shard_group >= l.cp { s.inner * l.cp } else { l.shard_group.max(1) };
+            ([shared, s.expert[0]], [dense / shared.max(1), s.expert[1]])
+        }
+    };
+    let wide = if job.precision == Precision::F32 { 4.0 } else { 2.0 };
+    Data {
+        zero: l.zero,
+        keep: l.keep,
+        shard,
+        replicas,
+        copy_bytes: wide,
+        gradient_bytes: job.says.gradient_bytes.unwrap_or(job.stack.habits.gradient_bytes),
+        overlap: job.says.data_overlap.unwrap_or(job.stack.habits.data_overlap),
+        prefetch: job.stack.habits.prefetch,
+    }
+}
+
+/// Where the groups of a layout sit: tp innermost, then cp, data ranks, stages.
+fn placements(job: &Job) -> Result<Vec<(Group, Placement)>, PredictError> {
+    let (l, s) = (job.layout, spread(job.layout));
+    let axes = |list: &[(&str, u64)]| list.iter().map(|(n, size)| MeshAxis::new(*n, *size)).collect::<Vec<_>>();
+    let dense = axes(&[("tp", l.tp), ("cp", l.cp), ("shard", s.inner), ("replica", s.outer), ("pp", l.pp)]);
+    let experts =
+        axes(&[("etp", l.etp), ("ep", l.ep), ("eshard", s.expert[0]), ("ereplica", s.expert[1]), ("pp", l.pp)]);
+    let zero = l.zero == 0;
+    let inside = |axis, name| (Group::Inside(axis), &dense, vec![name]);
+    let groups: Vec<(Group, &Vec<MeshAxis>, Vec<&str>)> = vec![
+        inside(Axis::Tp, "tp"),
+        inside(Axis::Cp, "cp"),
+        (Group::Inside(Axis::Ep), &experts, vec!["ep"]),
+        (Group::Inside(Axis::Etp), &experts, vec!["etp"]),
+        (Group::Shard, &dense, vec!["cp", "shard"]),
+        (Group::Replicas, &dense, if zero { vec!["cp", "shard", "replica"] } else { vec!["replica"] }),
+        (Group::ExpertShard, &experts, vec!["eshard"]),
+        (Group::ExpertReplicas, &experts, if zero { vec!["eshard", "ereplica"] } else { vec!["ereplica"] }),
+    ];
+    let mut out = Vec::with_capacity(groups.len());
+    for (group, axes, names) in groups {
+        let size: u64 = axes.iter().filter(|a| names.contains(&a.name.as_str())).map(|a| a.size).product();
+        if size > 1 {
+            let placed = place(job.cluster, axes, &names).map_err(|e| PredictError::Missing {
+                entity: job.cluster.id.clone(),
+                what: format!("a place for this layout ({e})"),
+                instead: "use fewer devices or another cluster".to_string(),
+            })?;
+            out.push((group, placed));
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,172 @@
+//! The predictor as the commands' [`Backend`]: models and machines by name, rows of run files.
+
+use super::predictor::{Job, Overrides, Predictor, Says};
+use super::{Backend, ModelFacts, PredictError, Prediction, Request, TableKind, TableScore, Timer};
+use crate::accuracy::knobs::with_values;
+use crate::decoder::{Decoder, RowError};
+use crate::runs::{GradDtype, RunRow};
+use crate::words::suggestion;
+use crate::{collectives, hardware, kernels, stacks};
+use autoshard_cost::cluster::Cluster;
+use autoshard_cost::device::Device;
+use autoshard_cost::stack::Stack;
+use autoshard_passes::predict::step::Scratch;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A decoder with the name that its profiles are kept by.
+type Named = Arc<(String, Decoder)>;
+
+/// The predictor with the models that it has read.
+#[derive(Debug, Default)]
+pub struct Wired {
+    predictor: Predictor,
+    rows: Mutex<HashMap<String, Result<Named, RowError>>>,
+    files: Mutex<HashMap<String, Named>>,
+}
+
+impl Wired {
+    /// One that uses a user's tables in place of those that ship.
+    pub fn with_tables(tables: Overrides) -> Wired {
+        Wired { predictor: Predictor::with_tables(tables), ..Wired::default() }
+    }
+
+    fn file(&self, path: &Path) -> Result<Named, PredictError> {
+        let key = path.display().to_string();
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = files.get(&key) {
+            return Ok(found.clone());
+        }
+        let decoder =
+            Decoder::load(path).map_err(|e| PredictError::Model { path: path.to_path_buf(), why: e.to_string() })?;
+        let made = Arc::new((key.clone(), decoder));
+        files.insert(key, made.clone());
+        Ok(made)
+    }
+
+    fn row(&self, row: &RunRow) -> Result<Named, PredictError> {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = || format!("{} {}", row.block, row.model);
+        let found = rows
+            .entry(row.id.clone())
+            .or_insert_with(|| Decoder::from_row(&row.block, &row.model).map(|d| Arc::new((key(), d))));
+        found.clone().map_err(|e| PredictError::Missing {
+            entity: row.id.clone(),
+            what: format!("a model ({e})"),
+            instead: "state block and model as data/runs does".to_string(),
+        })
+    }
+}
+
+/// A row as a job.
+fn job<'a>(row: &'a RunRow, model: &'a Named, machine: &'a Cluster, stack: &'a Stack) -> Result<Job<'a>, PredictError> {
+    if row.offload_optimizer || row.offload_activation_layers.is_some_and(|n| n > 0) {
+        return Err(PredictError::Later {
+            what: "offloading to the host".to_string(),
+            instead: "leave such runs out".to_string(),
+        });
+    }
+    Ok(Job {
+        key: &model.0,
+        decoder: &model.1,
+        cluster: machine,
+        stack,
+        layout: &row.layout,
+        seq_len: row.seq_len,
+        precision: row.precision,
+        says: Says {
+            tensor_overlap: row.tp_overlap,
+            data_overlap: row.dp_overlap,
+            gradient_bytes: row.grad_dtype.map(|d| match d {
+                GradDtype::F32 => 4.0,
+                GradDtype::Bf16 | GradDtype::F16 => 2.0,
+            }),
+            compiled: row.compile,
+        },
+    })
+}
+
+impl Backend for Wired {
+    fn model(&self, path: &Path) -> Result<ModelFacts, PredictError> {
+        super::facts::read(path)
+    }
+
+    fn cluster(&self, name: &str) -> Result<Cluster, PredictError> {
+        hardware::cluster(name).map_err(|e| PredictError::Json(e.to_string()))
+    }
+
+    fn device(&self, name: &str) -> Result<Device, PredictError> {
+        hardware::device(name).map_err(|e| PredictError::Json(e.to_string()))
+    }
+
+    fn stack(&self, name: &str) -> Result<Stack, PredictError> {
+        stacks::find(name).map(|s| s.stack).map_err(|_| {
+            let names: Vec<&str> = stacks::names().collect();
+            let near = suggestion(name, names.iter().copied());
+            PredictError::Unknown { what: "stack", name: name.to_string(), known: names.join(", "), near }
+        })
+    }
+
+    fn predict(&self, r: &Request) -> Result<Prediction, PredictError> {
+        let model = self.file(r.model)?;
+        self.predictor.predict(&Job {
+            key: &model.0,
+            decoder: &model.1,
+            cluster: r.cluster,
+            stack: r.stack,
+            layout: r.layout,
+            seq_len: r.seq_len,
+            precision: r.precision,
+            says: Says::default(),
+        })
+    }
+
+    fn predict_row(&self, row: &RunRow, machine: &Cluster, stack: &Stack) -> Result<Prediction, PredictError> {
+        let model = self.row(row)?;
+        self.predictor.predict(&job(row, &model, machine, stack)?)
+    }
+
+    fn timer<'a>(&'a self, row: &'a RunRow, machine: &'a Cluster, stack: &'a Stack) -> Timer<'a> {
+        let ready = self.row(row).and_then(|model| {
+            let ready = self.predictor.prepare(&job(row, &model, machine, stack)?)?;
+            Ok((model, ready))
+        });
+        let Ok((model, ready)) = ready else { return Box::new(|_| f64::NAN) };
+        let scratch = Mutex::new(Scratch::default());
+        Box::new(move |values| {
+            let Ok(job) = job(row, &model, machine, stack) else { return f64::NAN };
+            let stack = with_values(stack, values);
+            let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            ready.play(&job, &stack, &mut scratch).map_or(f64::NAN, |(_, t)| t.seconds)
+        })
+    }
+    fn score_kernels(&self, _: TableKind, device: &Device, file: &str, text: &str) -> Result<TableScore, PredictError> {
+        let refuse = |e: String| PredictError::Json(format!("{file}: {e}"));
+        let rows = autoshard_cost::kernels::rows::parse(text).map_err(|e| refuse(e.to_string()))?;
+        let kernels = kernels::shipped(device).map_err(|e| refuse(e.to_string()))?;
+        let e = autoshard_cost::kernels::evaluate(&kernels, &rows).ok_or_else(|| refuse("no rows".to_string()))?;
+        Ok(TableScore {
+            rows: e.rows,
+            median_ape: e.median_ape,
+            p90_ape: e.p90_ape,
+            bias: e.bias,
+            extrapolated: e.extrapolated,
+        })
+    }
+
+    fn score_collectives(&self, device: &Device, file: &str, text: &str) -> Result<TableScore, PredictError> {
+        let refuse = |e: String| PredictError::Json(format!("{file}: {e}"));
+        let rows = collectives::rows(text).map_err(|e| refuse(e.to_string()))?;
+        let tables = collectives::shipped().map_err(|e| refuse(e.to_string()))?;
+        let e = autoshard_cost::collectives::evaluate::evaluate(&rows, &device.id, &tables)
+            .ok_or_else(|| refuse(format!("no table of collectives for {}", device.id)))?;
+        Ok(TableScore {
+            rows: e.rows,
+            median_ape: e.median_ape,
+            p90_ape: e.p90_ape,
+            bias: e.bias,
+            extrapolated: e.extrapolated,
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! A predicted step, in words and as JSON.
+
+use super::{bytes, grouped, seconds};
+use crate::predict::settings::Settings;
+use crate::predict::{ModelFacts, Part, PartKind, Precision, Prediction};
+use autoshard_cost::cluster::Cluster;
+use serde_json::{json, Map, Value};
+use std::fmt::Write;
+
+/// All that a report of a plan tells.
+#[derive(Clone, Debug)]
+pub struct Planned<'a> {
+    /// The model.
+    pub facts: &'a ModelFacts,
+    /// The machine.
+    pub cluster: &'a Cluster,
+    /// Devices that are used.
+    pub devices: u64,
+    /// Number format of products.
+    pub precision: Precision,
+    /// The framework.
+    pub stack: &'a str,
+    /// The layout and where it comes from.
+    pub settings: &'a Settings,
+    /// What the step takes.
+    pub prediction: &'a Prediction,
+    /// Tokens to train on, for days and cost.
+    pub tokens: Option<f64>,
+    /// Seconds that the command took.
+    pub seconds: f64,
+}
+
+impl Planned<'_> {
+    /// Tokens/s of all devices.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.settings.global_batch as f64 * self.settings.seq_len as f64 / self.prediction.step_seconds
+    }
+
+    /// Share of the peak rate that these FLOPs of a step make; `None` where no peak is known.
+    fn share(&self, flops: f64) -> Option<f64> {
+        let peak = self.cluster.device.peak_of(self.precision.format())?;
+        Some(self.prediction.utilisation(flops, self.devices, peak))
+    }
+}
+
+/// The object of `plan --json`. Memory is not predicted yet and null.
+pub fn json(p: &Planned) -> Value {
+    json!({
+        "plan": plan(p),
+        "prediction": prediction(p),
+        "alternatives": [],
+        "search": {
+            "candidates": 1, "evaluated": 1, "simulated": 1, "seconds": p.seconds,
+            // One layout was asked for: nothing says that it is the best of a space.
+            "optimal": false, "lower_bound_step_seconds": null
+        }
+    })
+}
+
+fn plan(p: &Planned) -> Value {
+    let l = &p.settings.layout;
+    let stages = stages(p.facts.layers, l.pp);
+    json!({
+        "tp": l.tp, "cp": l.cp, "pp": l.pp, "ep": l.ep, "dp": l.dp, "vpp": l.vpp, "zero": l.zero,
+        "shard_group": l.shard_group, "micro_batch": l.micro_batch, "microbatches": l.microbatches,
+        "recompute": l.recompute.to_string(), "schedule": l.schedule.name(), "layers_per_stage": stages,
+        "devices_used": l.devices(), "layout": axes(p.settings),
+        "mesh": p.settings.mesh.as_ref().ok().map(ToString::to_string),
+        "etp": l.etp, "sp": l.sp, "keep": l.keep, "cp_method": l.cp_method.name(),
+        "seq_len": p.settings.seq_len, "global_batch": p.settings.global_batch,
+        "precision": p.precision.name(), "stack": p.stack
+    })
+}
+
+/// Layers by stage: the first stages take one more where they do not divide.
+fn stages(layers: u64, pp: u64) -> Vec<u64> {
+    (0..pp).map(|i| layers / pp + u64::from(i < layers % pp)).collect()
+}
+
+/// Names of axes of more than one rank, innermost tier first: the usual order, tp inside cp inside experts
+/// inside data inside stages.
+fn axes(s: &Settings) -> Vec<&'static str> {
+    let l = &s.layout;
+    let degrees = [("tp", l.tp), ("cp", l.cp), ("dp", l.dp), ("pp", l.pp)];
+    match &s.mesh {
+        Ok(mesh) => mesh.sizes().into_iter().rev().filter(|(_, n)| *n > 1).map(|(a, _)| a).collect(),
+        Err(_) => degrees.into_iter().filter(|(_, n)| *n > 1).map(|(a, _)| a).collect(),
+    }
+}
+
+fn prediction(p: &Planned) -> Value {
+    let r = p.prediction;
+    let mut parts = Map::new();
+    for row in rows(&r.parts) {
+        let total = row.exposed + row.hidden;
+        parts.insert(
+            row.name.to_string(),
+            json!({"seconds": total, "exposed_seconds": row.exposed, "bytes": row.bytes, "tier": row.tier}),
+        );
+    }
+    json!({
+        "step_seconds": r.step_seconds, "step_seconds_low": r.low, "step_seconds_high": r.high,
+        "tokens_per_second_per_device": p.tokens_per_second() / p.devices as f64,
+        "mfu": p.share(r.model_flops_causal), "mfu_full_attention": p.share(r.model_flops_full),
+        "hfu": p.share(r.hardware_flops),
+        "peak_memory_gib": null, "memory_gib": {"allocated": null, "reserved": null, "device": null},
+        "stages": [{"peak_memory_gib": null, "parts": parts}],
+        "bubble_seconds": r.exposed(PartKind::Bubble),
+        "exposed_communication_seconds": r.exposed(PartKind::Collective),
+        "goodput": null, "marks": r.marks
+    })
+}
+
+/// Entries of one name, exposed and hidden.
+struct Row<'a> {
+    name: &'a str,
+    exposed: f64,
+    hidden: f64,
+    bytes: f64,
+    tier: &'a str,
+}
+
+fn rows(parts: &[Part]) -> Vec<Row<'_>> {
+    let mut out: Vec<Row> = Vec::new();
+    for part in parts {
+        let at = match out.iter().position(|r| r.name == part.name) {
+            Some(at) => at,
+            None => {
+                out.push(Row { name: &part.name, exposed: 0.0, hidden: 0.0, bytes: 0.0, tier: &part.tier });
+                out.len() - 1
+            }
+        };
+        let row = &mut out[at];
+        *(if part.exposed { &mut row.exposed } else { &mut row.hidden }) += part.seconds;
+        // Both entries of a collective tell the bytes of the whole.
+        row.bytes = row.bytes.max(part.bytes);
+    }
+    out
+}
+
+/// The report that a person reads.
+pub fn text(p: &Planned) -> String {
+    let f = p.facts;
+    let mut out = format!(
+        "{}: {} layers, {} heads ({} kv) on {} devices of {} ({}), {}, stack {}\n",
+        f.name, f.layers, f.heads, f.kv_heads, p.devices, p.cluster.id, p.cluster.device.id, p.precision, p.stack
+    );
+    settings(&mut out, p.settings);
+    times(&mut out, p.prediction);
+    totals(&mut out, p);
+    for mark in &p.prediction.marks {
+        let _ = writeln!(out, "note: {mark}");
+    }
+    out
+}
+
+fn settings(out: &mut String, s: &Settings) {
+    out.push_str("settings, and why where nobody decided:\n");
+    for line in &s.lines {
+        let _ = writeln!(out, "  {:<13} {:<10} {}", line.key, line.value, line.default);
+    }
+    let l = &s.layout;
+    let degrees = crate::predict::axes::Degrees {
+        pp: l.pp,
+        dp: l.dp,
+        ep: l.ep,
+        cp: l.cp,
+        tp: l.tp,
+        zero: l.zero,
+        shard_group: l.shard_group,
+    };
+    let _ = writeln!(out, "the same layout in both ways:\n  --fix  {degrees}");
+    let _ = match &s.mesh {
+        Ok(mesh) => writeln!(out, "  --mesh {mesh}"),
+        Err(why) => writeln!(out, "  --mesh none: {why}"),
+    };
+}
+
+fn times(out: &mut String, r: &Prediction) {
+    out.push_str("where a step's time goes, on the slowest device:\n");
+    let _ = writeln!(out, "  {:<28} {:>10} {:>7} {:>10} {:>12}  tier", "", "exposed", "", "hidden", "bytes");
+    let share = |s: f64| format!("{:.1} %", 100.0 * s / r.step_seconds);
+    for row in rows(&r.parts) {
+        let moved = if row.bytes > 0.0 { bytes(row.bytes) } else { String::new() };
+        let hidden = if row.hidden > 0.0 { seconds(row.hidden) } else { String::new() };
+        let line = format!(
+            "  {:<28} {:>10} {:>7} {:>10} {:>12}  {}",
+            row.name,
+            seconds(row.exposed),
+            share(row.exposed),
+            hidden,
+            moved,
+            row.tier
+        );
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    let _ = writeln!(
+        out,
+        "  {:<28} {:>10}   expected between {} and {}",
+        "step",
+        seconds(r.step_seconds),
+        seconds(r.low),
+        seconds(r.high)
+    );
+}
+
+fn totals(out: &mut String, p: &Planned) {
+    let r = p.prediction;
+    let percent = |x: Option<f64>| x.map_or("unknown".to_string(), |x| format!("{:.1} %", 100.0 * x));
+    let _ = writeln!(
+        out,
+        "MFU {} (causal attention counted once), {} (whole attention), HFU {}; of the peak in {}",
+        percent(p.share(r.model_flops_causal)),
+        percent(p.share(r.model_flops_full)),
+        percent(p.share(r.hardware_flops)),
+        p.precision.format()
+    );
+    let rate = p.tokens_per_second();
+    let _ = writeln!(out, "{} tokens/s, {} a device", grouped(rate), grouped(rate / p.devices as f64));
+    if let Some(tokens) = p.tokens {
+        budget(out, p, tokens, rate);
+    }
+}
+
+/// Days and cost of a token budget, without failures.
+fn budget(out: &mut String, p: &Planned, tokens: f64, rate: f64) {
+    let days = tokens / rate / 86_400.0;
+    let hours = days * 24.0 * p.devices as f64;
+    let _ = write!(out, "{tokens:.3e} tokens: {days:.1} days, {} device-hours", grouped(hours));
+    let _ = match p.cluster.price {
+        Some(price) => {
+            writeln!(out, ", ${} at ${price:.2} a device and hour; failures not counted", grouped(hours * price))
+        }
+        None => writeln!(out, "; no price of {} is known; failures not counted", p.cluster.id),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exposed_and_hidden_parts_are_one_row() {
+        let part = |exposed, seconds| Part {
+            name: "tp all-reduce".into(),
+            kind: PartKind::Collective,
+            seconds,
+            exposed,
+            bytes: 8.0,
+            tier: "nvlink".into(),
+        };
+        let parts = [part(true, 1.0), part(false, 2.0)];
+        let all = rows(&parts);
+        assert_eq!((all.len(), all[0].exposed, all[0].hidden, all[0].bytes), (1, 1.0, 2.0, 8.0));
+    }
+
+    #[test]
+    fn stages_take_all_layers() {
+        assert_eq!(stages(80, 1), [80]);
+        assert_eq!(stages(7, 3), [3, 2, 2]);
+    }
+}
