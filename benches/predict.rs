@@ -46,7 +46,10 @@ fn layout(tp: u64, dp: u64, zero: u8, microbatches: u64) -> Layout {
 fn main() -> Result<(), Box<dyn Error>> {
     let cluster = hardware::cluster("dgx-h100")?;
     let predictor = Predictor::default();
-    println!("{:<22} {:<20} {:>4} {:>4} {:>5} {:>3} {:>10} {:>10}", "model", "stack", "tp", "dp", "zero", "m", "first µs", "warm µs");
+    println!(
+        "{:<22} {:<20} {:>4} {:>4} {:>5} {:>3} {:>10} {:>10}",
+        "model", "stack", "tp", "dp", "zero", "m", "first µs", "warm µs"
+    );
     for (model, stack, tp, dp, zero, microbatches) in CASES {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/models").join(format!("{model}.json"));
         let decoder = Decoder::load(&path)?;

@@ -11,7 +11,7 @@
 use super::fit::{self, parallel, Fit, FitError, Options, Sample};
 use super::knobs::{knobs, range_of};
 use super::score::{prepare, Prepared};
-use super::stats::{errors, mean, Errors, Vote};
+use super::stats::{errors, mean, quantile, Errors, Vote};
 use crate::predict::{Backend, Prediction, TableScore, Timer};
 use crate::runs::Entry;
 use autoshard_cost::stack::{Constant, Stack};
@@ -87,6 +87,10 @@ pub struct StackLines {
     pub rows: usize,
     /// Groups of these rows.
     pub groups: usize,
+    /// Whether these are enough for constants of its own.
+    pub fitted: bool,
+    /// Error of left-out runs that four of five stay within.
+    pub error: Option<f64>,
     /// Its constants.
     pub constants: Vec<ConstantLine>,
 }
@@ -233,7 +237,10 @@ fn judge(
     options: &Options,
 ) -> Result<(StackLines, Vec<Judged>, Vec<Constant>), FitError> {
     let stack = cases[0].prepared.stack.clone();
-    let knobs = knobs(&stack, parent);
+    let mut knobs = knobs(&stack, parent);
+    // Too few runs say more about themselves than about a framework: such a stack keeps its parent's constants.
+    let fitted = is_fitted(samples);
+    knobs.iter_mut().for_each(|k| k.fixed |= !fitted);
     let predict = |values: &[f64], timer: &Timer| timer(values);
     let all: Vec<&Sample<Timer>> = samples.iter().collect();
     let whole = fit::fit(&knobs, &all, &predict, options)?;
@@ -253,8 +260,21 @@ fn judge(
             roofline: p.peak().map(|peak| error(roofline(&case.shipped, p.row.gpus, peak))),
         }
     });
+    let judged: Vec<Judged> = judged.collect();
     let found = stack.constants.iter().zip(&whole.values).map(|(c, v)| Constant { name: c.name, value: *v });
-    Ok((stack_lines(&stack, &whole, samples), judged.collect(), found.collect()))
+    let sizes: Vec<Vote> = judged.iter().map(|j| Vote { value: j.left_out.value.abs(), ..j.left_out }).collect();
+    let error = quantile(&sizes, RANGE);
+    Ok((StackLines { error, ..stack_lines(&stack, &whole, samples) }, judged, found.collect()))
+}
+
+/// Share of left-out runs that the stated range of a prediction is to hold.
+const RANGE: f64 = 0.8;
+/// Rows and groups that a stack needs for constants of its own.
+const ENOUGH: (usize, usize) = (24, 3);
+
+/// Whether a stack has enough rows and groups for constants of its own.
+fn is_fitted(samples: &[Sample<Timer>]) -> bool {
+    samples.len() >= ENOUGH.0 && distinct(samples.iter().map(|s| s.group.as_str())) >= ENOUGH.1
 }
 
 /// Whether the measurement is in the range that was stated for it.
@@ -285,6 +305,8 @@ fn stack_lines(stack: &Stack, whole: &Fit, samples: &[Sample<Timer>]) -> StackLi
         parent: stack.parent.clone(),
         rows: samples.len(),
         groups: distinct(samples.iter().map(|s| s.group.as_str())),
+        fitted: is_fitted(samples),
+        error: None,
         constants: stack.constants.iter().enumerate().map(one).collect(),
     }
 }

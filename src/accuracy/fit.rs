@@ -57,7 +57,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { prior: 0.01, evaluations: 3000, threads: 2 }
+        Options { prior: 0.03, evaluations: 1200, threads: 2 }
     }
 }
 

@@ -53,8 +53,8 @@ pub const RANGES: [Range; 8] = [
         ConstantName::LaunchGap,
         "launch gap",
         "s",
-        (0.0, 30e-6, 2e-6),
-        "0 with graphs or a host far ahead; an eager host issues an operation in 5–30 µs",
+        (0.0, 80e-6, 20e-6),
+        "0 with graphs or a host far ahead; an eager host issues an operation in 5–30 µs, and in more with hooks, timers and Python checks around each",
     ),
     range(
         ConstantName::Collectives,

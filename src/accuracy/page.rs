@@ -41,11 +41,10 @@ share of measured times inside the range that the shipped prediction states. In-
 means; a dash is nothing to tell.";
 
 fn tables(out: &mut String, title: &str, about: &str, lines: &[TableLine]) {
-    let _ = writeln!(out, "## {title}\n\n{about}\n");
     if lines.is_empty() {
-        out.push_str("No tables were given.\n\n");
         return;
     }
+    let _ = writeln!(out, "## {title}\n\n{about}\n");
     out.push_str(
         "| table | device | rows | median | p90 | bias | extrapolated |\n|---|---|---:|---:|---:|---:|---:|\n",
     );
@@ -100,13 +99,17 @@ fn errors_table(out: &mut String, what: &str, lines: &[Line]) {
 }
 
 fn constants(out: &mut String, stacks: &[StackLines]) {
-    out.push_str("## Constants\n\nAt most eight a framework. A value at a bound of its range is marked *: its mechanism may be another.\n\n");
+    out.push_str("## Constants\n\nAt most eight a framework, fitted where there are at least 24 rows in 3 groups; others take their parent's. A value at a bound of its range is marked *: its mechanism may be another.\n\n");
     for s in stacks {
-        let parent = s.parent.as_ref().map_or(String::new(), |p| format!(", otherwise as {p}"));
-        let _ = writeln!(out, "### {}\n\nFound on {} rows in {} groups{parent}.\n", cell(&s.stack), s.rows, s.groups);
-        if s.groups == 1 {
-            out.push_str("One group only: its left-out error is that of its parent's constants, or of the starting values where it has no parent with rows.\n\n");
+        let (name, rows, groups) = (cell(&s.stack), s.rows, s.groups);
+        if !s.fitted {
+            let parent = s.parent.as_deref().unwrap_or("no other: it keeps the starting values");
+            let _ = writeln!(out, "### {name}\n\n{rows} rows in {groups} groups are too few; constants of {parent}.\n");
+            continue;
         }
+        let error =
+            s.error.map_or(String::new(), |e| format!(" Four of five left-out runs are within {}.", percent(e)));
+        let _ = writeln!(out, "### {name}\n\nFound on {rows} rows in {groups} groups.{error}\n");
         if s.constants.is_empty() {
             out.push_str("No constants of its own.\n\n");
             continue;
@@ -169,7 +172,7 @@ mod tests {
     fn an_empty_report_is_a_page() {
         let text = page(&Report::default());
         assert!(text.starts_with("# Accuracy\n"), "{text}");
-        assert!(text.contains("No row is evaluated.") && text.contains("No tables were given."), "{text}");
+        assert!(text.contains("No row is evaluated.") && !text.contains("## Kernels"), "{text}");
     }
 
     #[test]
@@ -196,13 +199,28 @@ mod tests {
             at_bound: true,
             why: "hosts",
         };
-        let stack =
-            StackLines { stack: "s".into(), parent: Some("p".into()), rows: 3, groups: 1, constants: vec![constant] };
+        let stack = StackLines {
+            stack: "s".into(),
+            parent: None,
+            rows: 30,
+            groups: 4,
+            fitted: true,
+            error: Some(0.1),
+            constants: vec![constant],
+        };
+        let small = StackLines {
+            stack: "t".into(),
+            parent: Some("p".into()),
+            rows: 3,
+            groups: 1,
+            fitted: false,
+            ..stack.clone()
+        };
         let report = Report {
             rows: 10,
             evaluated: 3,
             tags: vec![line],
-            stacks: vec![stack],
+            stacks: vec![stack, small],
             skipped: vec![("no heads".into(), 7)],
             ..Report::default()
         };
@@ -210,8 +228,8 @@ mod tests {
         for part in [
             "| a\\|b | 3 | 2 | 2 | 12.3 % | 5.0 % | 20.0 % | -1.2 % | 9.0 % | 8.0 % | 50.0 % | – | – | 3.0 % |",
             "| launch gap | s | 0 to 3.00e-5 | 2.50e-6 | 3.00e-5\\* | hosts |",
-            "Found on 3 rows in 1 groups, otherwise as p.",
-            "One group only",
+            "Found on 30 rows in 4 groups. Four of five left-out runs are within 10.0 %.",
+            "3 rows in 1 groups are too few; constants of p.",
             "| no heads | 7 |",
             "3 of 10 rows are evaluated",
         ] {

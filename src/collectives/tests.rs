@@ -24,6 +24,7 @@ fn tier(medium: Medium, fanout: Option<u64>, gbs: f64, us: f64) -> Tier {
         torus: Vec::new(),
         assumed: Vec::new(),
         notes: String::new(),
+        ..Default::default()
     }
 }
 
@@ -39,6 +40,7 @@ fn cluster(device: &str, tiers: Vec<Tier>) -> Cluster {
         verified: true,
         sources: Vec::new(),
         notes: String::new(),
+        ..Default::default()
     }
 }
 
@@ -52,8 +54,16 @@ fn nodes_of(device: &str, gbs: f64) -> Cluster {
 /// A group with these members of each tier.
 fn group(cluster: &Cluster, members: &[u64]) -> Placement {
     let spans = cluster.tiers.iter().zip(members);
-    let spans = spans.map(|(t, m)| Span { members: *m, bandwidth: t.bandwidth, latency: t.latency }).collect();
-    Placement { size: members.iter().product(), spans }
+    let spans = spans
+        .map(|(t, m)| Span {
+            members: *m,
+            bandwidth: t.bandwidth,
+            latency: t.latency,
+            medium: t.medium,
+            ..Span::default()
+        })
+        .collect();
+    Placement { size: members.iter().product(), spans, replicated: false }
 }
 
 fn one_node(table: &DeviceTable) -> DeviceTable {

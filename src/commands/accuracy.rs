@@ -2,7 +2,7 @@
 
 use super::validate::table;
 use super::{print, say, Failure};
-use autoshard::accuracy::evaluate::{evaluate, TableLine};
+use autoshard::accuracy::evaluate::{evaluate, Report, TableLine};
 use autoshard::accuracy::fit::Options;
 use autoshard::accuracy::page::page;
 use autoshard::json::Document;
@@ -24,6 +24,9 @@ pub struct Args {
     /// A folder of tables named gemm_DEVICE.csv, attention_fwd_DEVICE.csv, nccl_DEVICE.csv
     #[arg(long, value_name = "DIR")]
     kernels: Option<PathBuf>,
+    /// Write the constants that are found to the stacks of this folder, NAME.json
+    #[arg(long, value_name = "DIR")]
+    write: Option<PathBuf>,
     /// Where to write [default: stdout]
     #[arg(short, value_name = "FILE.md")]
     output: Option<PathBuf>,
@@ -41,6 +44,9 @@ pub fn accuracy(args: &Args) -> Result<(), Failure> {
     if let Some(folder) = &args.kernels {
         (report.kernels, report.collectives) = tables(folder, &backend)?;
     }
+    if let Some(folder) = &args.write {
+        write(folder, &report)?;
+    }
     let text = page(&report);
     match &args.output {
         None => print(&text),
@@ -48,6 +54,32 @@ pub fn accuracy(args: &Args) -> Result<(), Failure> {
             std::fs::write(path, text).map_err(|e| Failure::Failed(format!("-o {}: cannot write: {e}", path.display())))
         }
     }
+}
+
+/// Puts the constants of fitted stacks into their files; the rest of a file stays as it is.
+fn write(folder: &Path, report: &Report) -> Result<(), Failure> {
+    for lines in report.stacks.iter().filter(|s| s.fitted) {
+        let path = folder.join(format!("{}.json", lines.stack));
+        let place = || format!("--write {}", path.display());
+        let mut file = Document::read(&path)?.value;
+        let Some(object) = file.as_object_mut() else {
+            return Err(Failure::Failed(format!("{}: it is no object", place())));
+        };
+        let word = |label: &str| label.replace(' ', "_");
+        let four = |x: f64| format!("{x:.3e}").parse::<f64>().unwrap_or(x);
+        let constants: serde_json::Map<String, serde_json::Value> = lines
+            .constants
+            .iter()
+            .map(|c| (word(c.name), serde_json::json!(four(c.fitted.unwrap_or(c.shipped)))))
+            .collect();
+        object.insert("constants".into(), constants.into());
+        object.insert("error".into(), serde_json::json!(lines.error.map(four)));
+        let fitted = serde_json::json!({ "rows": lines.rows, "groups": lines.groups });
+        object.insert("fitted_on".into(), fitted);
+        let text = serde_json::to_string_pretty(&file)? + "\n";
+        std::fs::write(&path, text).map_err(|e| Failure::Failed(format!("{}: cannot write: {e}", place())))?;
+    }
+    Ok(())
 }
 
 /// Scores every table of a folder, in order of their names: kernels, then collectives.

@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod args;
+mod calibrate;
 mod compile;
 mod folder;
 mod hardware;
@@ -39,6 +40,7 @@ enum Command {
     Plan(Box<plan::Args>),
     Validate(validate::Args),
     Accuracy(accuracy::Args),
+    Calibrate(calibrate::Args),
 }
 
 /// Why a command did not do what it was asked.
@@ -66,6 +68,7 @@ pub fn main() -> ExitCode {
         Command::Plan(args) => plan::plan(&args),
         Command::Validate(args) => validate::validate(&args),
         Command::Accuracy(args) => accuracy::accuracy(&args),
+        Command::Calibrate(args) => calibrate::calibrate(&args),
     };
     let (message, code) = match done {
         Ok(()) => return ExitCode::SUCCESS,

@@ -3,7 +3,7 @@
 use super::validate::failure;
 use super::{print, say, suggestion, Failure};
 use autoshard::predict::settings::{settle, Job, Settings};
-use autoshard::predict::{backend, fix, Backend, Precision, Request};
+use autoshard::predict::{backend_with, fix, Backend, Precision, Request};
 use autoshard::report::prediction::{json, text, Planned};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -66,6 +66,10 @@ pub struct Args {
     /// Write the framework's own flags: megatron, torchtitan, deepspeed, maxtext (not yet)
     #[arg(long, value_name = "FRAMEWORK")]
     emit: Option<String>,
+    /// Your own measurements in place of the tables that ship: CSV files of products, attention or collectives
+    /// (columns as in data/kernels), or what nccl-tests printed
+    #[arg(long, value_name = "FILE")]
+    tables: Vec<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -76,7 +80,7 @@ pub struct Args {
 
 /// Predicts one layout.
 pub fn plan(args: &Args) -> Result<(), Failure> {
-    plan_with(args, &backend())
+    plan_with(args, &backend_with(&args.tables).map_err(failure)?)
 }
 
 fn plan_with(args: &Args, backend: &dyn Backend) -> Result<(), Failure> {

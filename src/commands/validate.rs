@@ -3,7 +3,7 @@
 use super::{print, Failure};
 use autoshard::accuracy::score::{score, summarise};
 use autoshard::json::Document;
-use autoshard::predict::{backend, Backend, PredictError, TableKind, TableScore};
+use autoshard::predict::{backend_with, Backend, PredictError, TableKind, TableScore};
 use autoshard::report::validation;
 use autoshard::runs;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,9 @@ pub struct Args {
     /// The device of the table
     #[arg(long, value_name = "NAME", requires = "kernels")]
     device: Option<String>,
+    /// Your own measurements in place of the tables that ship, as for `plan`
+    #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
+    tables: Vec<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -36,7 +39,7 @@ pub struct Args {
 
 /// Reads, predicts, compares, prints.
 pub fn validate(args: &Args) -> Result<(), Failure> {
-    let backend = backend();
+    let backend = backend_with(&args.tables).map_err(failure)?;
     if let (Some(file), Some(device)) = (&args.kernels, &args.device) {
         let score = table(file, device, &backend)?;
         return match args.json {

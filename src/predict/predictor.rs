@@ -70,6 +70,26 @@ pub struct Overrides {
     pub collectives: Vec<PathBuf>,
 }
 
+impl Overrides {
+    /// Sorts files by what their first line says they are; what is no table of kernels is one of collectives.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn of_files(files: &[PathBuf]) -> Result<Overrides, PredictError> {
+        let mut out = Overrides::default();
+        for file in files {
+            let name = file.display();
+            let text = std::fs::read_to_string(file)
+                .map_err(|e| PredictError::Json(format!("{name}: cannot read the table: {e}")))?;
+            match super::TableKind::of_columns(text.lines().next().unwrap_or("")) {
+                Ok(super::TableKind::Products | super::TableKind::Attention) => out.kernels.push(file.clone()),
+                Ok(super::TableKind::Collectives) | Err(_) => out.collectives.push(file.clone()),
+            }
+        }
+        Ok(out)
+    }
+}
+
 /// Keeps what predictions share.
 #[derive(Debug, Default)]
 pub struct Predictor {
@@ -279,6 +299,9 @@ fn habits(job: &Job) -> Habits {
     if job.says.compiled == Some(true) {
         habits.fusion = Fusion::Compiled;
         habits.fused_loss = true;
+        // Tables of eight-bit products bring operands to eight bits; a compiler does that once for all
+        // products of an input.
+        habits.joint_products |= job.precision.format().bytes() < 2.0;
     }
     habits
 }

@@ -53,6 +53,17 @@ struct File {
     habits: HabitsFile,
     constants: Option<BTreeMap<String, f64>>,
     error: Option<f64>,
+    /// What its constants were found on, for readers of the file.
+    #[allow(dead_code)]
+    fitted_on: Option<FittedOn>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(dead_code)]
+struct FittedOn {
+    rows: usize,
+    groups: usize,
 }
 
 #[derive(Deserialize)]

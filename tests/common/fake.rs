@@ -8,7 +8,7 @@ use autoshard::predict::{
 use autoshard::runs::RunRow;
 use autoshard_cost::cluster::{Cluster, Medium, Tier};
 use autoshard_cost::device::{Device, Format, ScaleUp};
-use autoshard_cost::stack::{Constant, ConstantName, Fusion, Habits, Stack};
+use autoshard_cost::stack::{Constant, ConstantName, Stack};
 use std::path::Path;
 
 /// What it says of a row.
@@ -55,6 +55,7 @@ pub fn cluster(id: &str) -> Cluster {
         torus: Vec::new(),
         assumed: Vec::new(),
         notes: String::new(),
+        ..Default::default()
     };
     Cluster {
         id: id.into(),
@@ -67,6 +68,7 @@ pub fn cluster(id: &str) -> Cluster {
         verified: false,
         sources: Vec::new(),
         notes: String::new(),
+        ..Default::default()
     }
 }
 
@@ -76,7 +78,8 @@ pub fn stack(name: &str) -> Stack {
         name: name.into(),
         parent: (name == "child").then(|| "megatron-deepspeed-2022".to_string()),
         about: String::new(),
-        habits: Habits { fusion: Fusion::Eager, flash_attention: true, fused_loss: false },
+        habits: autoshard::stacks::find("torchtitan-2024").map(|s| s.stack.habits).expect("it ships"),
+        error: 0.0,
         constants: vec![constant(ConstantName::Products, 1.0), constant(ConstantName::StepOverhead, 0.0)],
     }
 }

@@ -25,6 +25,11 @@ impl Simulator {
         Simulator::default()
     }
 
+    /// When the tasks of the last list that was played ran; empty before the first.
+    pub fn timeline(&self) -> &Timeline {
+        &self.timeline
+    }
+
     /// Plays a list. Fails where a task names what does not exist or waits for a later one, or where a number
     /// is none.
     pub fn run(&mut self, tasks: &[Task], rules: &Rules) -> Result<&Timeline, SimError> {

@@ -51,8 +51,8 @@ pub struct Priced {
 /// A piece of work with its time by the tables, before a stack's factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Quote {
-    /// A product, with the loops that bring its operands to eight bits.
-    Product { seconds: f64, quantise: f64, bytes: f64 },
+    /// A product. Tables of eight-bit products include bringing the operands to eight bits.
+    Product { seconds: f64 },
     /// Attention kernels.
     Attention { seconds: f64 },
     /// Loop kernels.
@@ -90,9 +90,7 @@ fn quotes(items: &[Item], rates: &impl Rates, format: Format, wide: Format) -> Q
             Work::Product { product, weights } => {
                 let format = if *weights && !is_head(item) { format } else { wide };
                 let time = rates.product(&Product { format, ..*product });
-                let bytes = if format.bytes() < 2.0 { quantise(product) } else { 0.0 };
-                let quantise = if bytes > 0.0 { rates.memory(bytes).seconds } else { 0.0 };
-                (Quote::Product { seconds: time.seconds, quantise, bytes }, time.how)
+                (Quote::Product { seconds: time.seconds }, time.how)
             }
             Work::Attention { attention, count } => {
                 let time = rates.attention(attention);
@@ -148,11 +146,7 @@ fn phase(quotes: &Quotes, factors: &Factors, manner: &Manner) -> Phase {
     let attention = factors.attention / factors.sustained;
     for quote in &quotes.items {
         match quote {
-            Quote::Product { seconds, quantise, bytes } => {
-                out.compute.products += seconds * products;
-                out.compute.loops += quantise * factors.loops;
-                out.compute.loop_bytes += bytes;
-            }
+            Quote::Product { seconds } => out.compute.products += seconds * products,
             Quote::Attention { seconds } => out.compute.attention += seconds * attention,
             Quote::Loop { seconds, bytes } => {
                 out.compute.loops += seconds * factors.loops;
@@ -172,13 +166,6 @@ fn phase(quotes: &Quotes, factors: &Factors, manner: &Manner) -> Phase {
 /// The head's product stays wide: its result goes into the loss.
 fn is_head(item: &Item) -> bool {
     item.value.starts_with("logits")
-}
-
-/// Bytes of bringing a product's operands to eight bits: each is read in bf16 and written once, and once more
-/// transposed for the other product that reads it. Half of each is charged to either product.
-fn quantise(p: &Product) -> f64 {
-    let operand = |elements: f64| elements * p.count * (2.0 + 1.0 + 1.0) / 2.0;
-    operand(p.m * p.k) + operand(p.n * p.k)
 }
 
 /// A message and how much of it is seen, given the seconds of the product that it hides behind, of the one

@@ -3,8 +3,8 @@
 //!
 //! A *unit* is a call of a function: what is gathered, reduced and computed together. Parameters of the next
 //! unit are gathered while one computes (FSDP), gradients are reduced behind it; the optimizer waits for the
-//! last reduction. Micro-batches between the first and the last repeat, so three are played at most and the
-//! rest follow from the second.
+//! last reduction. Micro-batches between the first and the last repeat, so two are played at most
+//! and the rest follow from the second.
 
 use super::parts::{Compute, Messages, Traffic};
 use super::price::{Phase, Priced};
@@ -112,7 +112,8 @@ struct Note {
     tier: u16,
     load: f32,
     bytes: f64,
-    weight: f64,
+    /// Whether it stands for those of later micro-batches, too.
+    repeats: bool,
 }
 
 /// Times a step.
@@ -132,40 +133,23 @@ pub fn time(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<St
         out.seconds = busy + optimizer + step.overhead;
         return Ok(out);
     }
-    // Only micro-batches with messages are played; the others are as long as their kernels.
+    // Only micro-batches with messages are played; the others are as long as their kernels. Where each has its
+    // own, the second repeats; else gathers are those of the first and reductions those of the last, which
+    // are played as one.
     let every = d.zero >= 2;
-    let played = if every { m.min(3) } else { m.min(2) };
-    let carried = step.units.iter().map(|u| Carried::of(u, step, rates)).collect();
-    let sum = |f: fn(&Unit) -> f64| step.units.iter().map(|u| u.count as f64 * f(u)).sum::<f64>();
-    let all = Unit { function: 0, count: 1, dense: sum(|u| u.dense), expert: sum(|u| u.expert), recompute: 1.0 };
-    let all = Carried::of(&all, step, rates);
-    let mut builder = Builder { step, carried, all, scratch, last: None };
-    builder.begin();
-    let mut ends = Vec::with_capacity(3);
-    for i in 0..played {
-        builder.micro_batch(i == 0, i + 1 == played);
-        ends.push(builder.last);
-    }
+    let played = if every { m.min(2) } else { 1 };
+    let ends = play(step, played, rates, scratch)?;
     let skipped = (m - played) as f64;
-    let streams = vec![
-        Stream { device: 0, beside: None },
-        Stream { device: 0, beside: Some(COMPUTE) },
-        Stream { device: 0, beside: Some(COMPUTE) },
-    ];
-    let rules = Rules { streams, contention: Contention { compute: step.contention, communication: step.contention } };
-    let timeline = scratch.simulator.run(&scratch.tasks, &rules)?;
-    let end = |t: Option<TaskId>| t.map_or(0.0, |t| timeline.end[t as usize]);
-    let one = busy / m as f64;
-    let period = match (every, &ends[..]) {
-        (true, [.., a, b]) if skipped > 0.0 => end(*b) - end(*a),
-        _ => one,
+    let period = match ends[..] {
+        [a, b] if every => b - a,
+        _ => busy / m as f64,
     };
-    let middle = if every && skipped > 0.0 { 1.0 + skipped } else { 1.0 };
+    let timeline = scratch.simulator.timeline();
     for n in &scratch.notes {
         let at = n.task as usize;
-        let (from, until) = (timeline.start[at], timeline.end[at]);
-        let waits = timeline.exposed[at] + timeline.tail[at];
-        let times = if n.weight > 0.0 { middle } else { 1.0 };
+        let (exposed, tail) = (timeline.exposed[at], timeline.tail[at]);
+        let times = if n.repeats && every { 1.0 + skipped } else { 1.0 };
+        let seconds = timeline.end[at] - timeline.start[at];
         out.messages.push(Traffic {
             kind: n.kind,
             group: n.group,
@@ -173,14 +157,38 @@ pub fn time(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<St
             load: n.load,
             count: times,
             bytes: n.bytes * times,
-            exposed: waits * times,
-            hidden: (until - from - waits).max(0.0) * times,
+            exposed: exposed * times + tail,
+            hidden: (seconds - exposed - tail).max(0.0) * times,
         });
     }
     out.seconds = timeline.makespan + skipped * period + optimizer + step.overhead;
-    out.contention =
-        (out.seconds - optimizer - step.overhead - out.compute.seconds() - out.messages.exposed()).max(0.0);
+    let seen = optimizer + step.overhead + out.compute.seconds() + out.messages.exposed();
+    out.contention = (out.seconds - seen).max(0.0);
     Ok(out)
+}
+
+/// Plays so many micro-batches; returns when the kernels of each end. The timeline stays with the simulator.
+fn play(step: &Step, played: u64, rates: &impl Rates, scratch: &mut Scratch) -> Result<Vec<f64>, SimError> {
+    let carried = step.units.iter().map(|u| Carried::of(u, step, rates)).collect();
+    let sum = |f: fn(&Unit) -> f64| step.units.iter().map(|u| u.count as f64 * f(u)).sum::<f64>();
+    let all = Unit { function: 0, count: 1, dense: sum(|u| u.dense), expert: sum(|u| u.expert), recompute: 1.0 };
+    let all = Carried::of(&all, step, rates);
+    let mut builder = Builder { step, carried, all, scratch, last: None, repeats: false };
+    builder.begin();
+    let mut last = Vec::with_capacity(2);
+    for i in 0..played {
+        builder.repeats = i > 0;
+        builder.micro_batch();
+        last.extend(builder.last);
+    }
+    let streams = vec![
+        Stream { device: 0, beside: None },
+        Stream { device: 0, beside: Some(COMPUTE) },
+        Stream { device: 0, beside: Some(COMPUTE) },
+    ];
+    let rules = Rules { streams, contention: Contention { compute: step.contention, communication: step.contention } };
+    let timeline = scratch.simulator.run(&scratch.tasks, &rules)?;
+    Ok(last.iter().map(|t| timeline.end[*t as usize]).collect())
 }
 
 /// Everything that runs on the compute stream in all micro-batches.
@@ -256,6 +264,8 @@ struct Builder<'a> {
     scratch: &'a mut Scratch,
     /// The last task of the compute stream.
     last: Option<TaskId>,
+    /// Whether the micro-batch stands for later ones, too.
+    repeats: bool,
 }
 
 impl Builder<'_> {
@@ -264,22 +274,21 @@ impl Builder<'_> {
         self.scratch.notes.clear();
     }
 
-    fn micro_batch(&mut self, first: bool, last: bool) {
+    /// Lists a micro-batch with the gathers of a step's first and the reductions of its last.
+    fn micro_batch(&mut self) {
         let d = &self.step.data;
         let zero = d.zero;
         // ZeRO-1 gathers updated parameters once a step, before they are used.
-        let gathers = zero >= 2 || (zero == 1 && first);
-        let reduces = zero >= 2 || last;
+        let gathers = zero >= 1;
         let again = zero == 3 && !d.keep;
-        let weight = if first || last { 0.0 } else { 1.0 };
         let calls: Vec<usize> =
             self.step.units.iter().enumerate().flat_map(|(i, u)| std::iter::repeat_n(i, u.count)).collect();
         if gathers && !d.overlap {
-            self.all_at_once(Side::Gather, None, weight);
+            self.all_at_once(Side::Gather, None);
         }
         let gathers = gathers && d.overlap;
         let again_early = again && d.overlap;
-        let mut ready = if gathers { self.gather(calls[0], self.last, weight) } else { None };
+        let mut ready = if gathers { self.gather(calls[0], self.last) } else { None };
         for (i, u) in calls.iter().enumerate() {
             // What comes next: a unit of the forward, or the first of the backward.
             let next = match calls.get(i + 1) {
@@ -287,39 +296,33 @@ impl Builder<'_> {
                 None => Some(*u).filter(|_| again_early),
             };
             let p = &self.step.priced[self.step.units[*u].function];
-            ready = self.unit(&[(&p.forward, 1.0)], ready, next, weight);
+            ready = self.unit(&[(&p.forward, 1.0)], ready, next);
         }
         for (i, u) in calls.iter().enumerate().rev() {
             if again && !d.overlap {
-                self.all_at_once(Side::Gather, Some(*u), weight);
+                self.all_at_once(Side::Gather, Some(*u));
             }
             let next = i.checked_sub(1).map(|i| calls[i]).filter(|_| again_early);
             let unit = &self.step.units[*u];
             let p = &self.step.priced[unit.function];
             let phases = [(&p.recompute, unit.recompute), (&p.backward_input, 1.0), (&p.backward_weight, 1.0)];
-            ready = self.unit(&phases, ready, next, weight);
-            if reduces && d.overlap {
-                self.reduce(*u, weight);
+            ready = self.unit(&phases, ready, next);
+            if d.overlap {
+                self.reduce(*u);
             }
         }
-        if reduces && !d.overlap {
-            self.all_at_once(Side::Reduce, None, weight);
+        if !d.overlap {
+            self.all_at_once(Side::Reduce, None);
         }
     }
 
     /// A unit's phases after its gather; the gather of the next unit, with prefetch, starts together with them.
-    fn unit(
-        &mut self,
-        phases: &[(&Phase, f64)],
-        ready: Option<TaskId>,
-        next: Option<usize>,
-        weight: f64,
-    ) -> Option<TaskId> {
+    fn unit(&mut self, phases: &[(&Phase, f64)], ready: Option<TaskId>, next: Option<usize>) -> Option<TaskId> {
         let start = self.last;
         let prefetch = self.step.data.prefetch;
-        let early = next.filter(|_| prefetch).and_then(|u| self.gather(u, start, weight));
+        let early = next.filter(|_| prefetch).and_then(|u| self.gather(u, start));
         self.compute(phases, ready);
-        early.or_else(|| next.filter(|_| !prefetch).and_then(|u| self.gather(u, self.last, weight)))
+        early.or_else(|| next.filter(|_| !prefetch).and_then(|u| self.gather(u, self.last)))
     }
 
     /// Compute tasks of some phases; messages that they wait for use their link.
@@ -346,29 +349,29 @@ impl Builder<'_> {
     }
 
     /// Gathers a unit's parameters in their shard groups; None where nothing is shared.
-    fn gather(&mut self, u: usize, after: Option<TaskId>, weight: f64) -> Option<TaskId> {
+    fn gather(&mut self, u: usize, after: Option<TaskId>) -> Option<TaskId> {
         let mut done = None;
         for (side, t) in self.carried[u].gather.into_iter().enumerate() {
             if let Some(t) = t {
                 let bytes = self.bytes(u, side, self.step.data.copy_bytes);
-                done = Some(self.send(DATA, Kind::AllGather, (SIDES[side].0, t), bytes, after, weight));
+                done = Some(self.send(DATA, Kind::AllGather, (SIDES[side].0, t), bytes, after));
             }
         }
         done
     }
 
     /// Reduces a unit's gradients: scattered in the shard group, then summed over replicas.
-    fn reduce(&mut self, u: usize, weight: f64) {
+    fn reduce(&mut self, u: usize) {
         let carried = self.carried[u];
         for (side, groups) in SIDES.into_iter().enumerate() {
             let bytes = self.bytes(u, side, self.step.data.gradient_bytes);
             let mut after = self.last;
             if let Some(t) = carried.reduce[side] {
-                after = Some(self.send(DATA, Kind::ReduceScatter, (groups.0, t), bytes, after, weight));
+                after = Some(self.send(DATA, Kind::ReduceScatter, (groups.0, t), bytes, after));
             }
             if let Some(t) = carried.replicas[side] {
                 let share = bytes / self.step.data.shard[side].max(1) as f64;
-                self.send(OUTER, Kind::AllReduce, (groups.1, t), share, after, weight);
+                self.send(OUTER, Kind::AllReduce, (groups.1, t), share, after);
             }
         }
     }
@@ -379,7 +382,7 @@ impl Builder<'_> {
     }
 
     /// Messages of one unit, or of all together, with nothing beside them.
-    fn all_at_once(&mut self, what: Side, unit: Option<usize>, weight: f64) {
+    fn all_at_once(&mut self, what: Side, unit: Option<usize>) {
         let d = self.step.data;
         let carried = unit.map_or(self.all, |u| self.carried[u]);
         for (side, groups) in SIDES.into_iter().enumerate() {
@@ -393,12 +396,12 @@ impl Builder<'_> {
                 None => (0..self.step.units.len()).map(|u| self.bytes(u, side, each) * count(u)).sum(),
             };
             if let Some(t) = inner {
-                let task = self.send(DATA, kind, (groups.0, t), bytes, self.last, weight);
+                let task = self.send(DATA, kind, (groups.0, t), bytes, self.last);
                 self.join(task);
             }
             if let Some(t) = outer {
                 let share = bytes / d.shard[side].max(1) as f64;
-                let task = self.send(OUTER, Kind::AllReduce, (groups.1, t), share, self.last, weight);
+                let task = self.send(OUTER, Kind::AllReduce, (groups.1, t), share, self.last);
                 self.join(task);
             }
         }
@@ -417,11 +420,10 @@ impl Builder<'_> {
         (group, t): (Group, Transfer),
         bytes: f64,
         after: Option<TaskId>,
-        weight: f64,
     ) -> TaskId {
         let link = Some((t.tier, t.load));
         let task = self.push(Task { stream, seconds: t.seconds, link, after: [after, None] });
-        self.scratch.notes.push(Note { task, kind, group, tier: t.tier, load: t.load, bytes, weight });
+        self.scratch.notes.push(Note { task, kind, group, tier: t.tier, load: t.load, bytes, repeats: self.repeats });
         task
     }
 }

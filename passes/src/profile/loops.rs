@@ -78,8 +78,11 @@ fn same_space(f: &Function, a: &Node, b: &Node) -> bool {
 pub(super) fn traffic(walk: &Walk, group: &[usize], last: usize, fusion: Fusion) -> Result<Traffic, String> {
     let members: Vec<usize> = (0..group.len()).filter(|i| group[*i] == last && !walk.idle[*i]).collect();
     if let [only] = members[..] {
-        let loss = walk.rules[only].as_ref().is_some_and(|r| r.factor("v").is_some());
-        if fusion == Fusion::Eager || (loss && !walk.habits.fused_loss) {
+        let loss = walk.rules[only].as_ref().is_some_and(|r| r.body.is_none() && r.factor("v").is_some());
+        if loss && !walk.habits.fused_loss {
+            return Ok(unfused_loss(walk, only));
+        }
+        if fusion == Fusion::Eager && !loss {
             return eager(walk, NodeId(only as u32));
         }
     }
@@ -150,6 +153,14 @@ fn needed(walk: &Walk, members: &[usize], kept: &[ValueId]) -> Vec<(ValueId, usi
         }
     }
     out
+}
+
+/// The loss as a cast of the logits to fp32, a logarithm of softmax, and a look-up. Bytes an element forward:
+/// read 2, write 4, read 4, write 4; backward: read 4 and 4, write 4, and cast back, read 4, write 2.
+fn unfused_loss(walk: &Walk, node: usize) -> Traffic {
+    let split = walk.split(node);
+    let logits = walk.f.nodes[node].inputs.first().map_or(0.0, |v| local_bytes(walk.f.ty(*v), &split));
+    Traffic { forward: 7.0 * logits, forward_launches: 3.0, backward: 9.0 * logits, backward_launches: 3.0 }
 }
 
 /// A node by itself, as frameworks without fusion run it.

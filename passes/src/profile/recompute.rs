@@ -1,6 +1,7 @@
 //! Which part of the forward is computed again before the backward.
 
 use super::{Item, Profile, Work};
+use autoshard_cost::collectives::Kind;
 
 /// A recomputation policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -72,7 +73,11 @@ impl Part {
             Part::Activation => is_loop && (head == "act" || name.ends_with(".act")),
             Part::Experts => expert,
             Part::LatentHeads => is_product && (name == "q" || name == "kv"),
-            Part::HalfProducts => is_loop || (is_product && products % 2 == 0),
+            // Inputs of products are gathered again, sums are kept.
+            Part::HalfProducts => {
+                let gathers = matches!(item.work, Work::Message(m) if m.kind == Kind::AllGather);
+                is_loop || gathers || (is_product && products % 2 == 0)
+            }
         }
     }
 }
