@@ -377,11 +377,11 @@ struct Spread {
 fn spread(l: &Layout) -> Spread {
     // A shard group counts dp·cp ranks, cp innermost.
     let inner = (l.shard_group / l.cp).clamp(1, l.dp.max(1));
-    let inner = if l.dp % inner == 0 { inner } else { 1 };
+    let inner = if l.dp.is_multiple_of(inner) { inner } else { 1 };
     let edp = l.expert_data_ranks().unwrap_or(1);
     let outer = l.dp / inner;
     // Experts are shared over all their data ranks inside a shard group.
-    let replicas = if edp % outer == 0 { outer } else { 1 };
+    let replicas = if edp.is_multiple_of(outer) { outer } else { 1 };
     Spread { inner, outer, expert: [edp / replicas, replicas] }
 }
 

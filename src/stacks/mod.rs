@@ -207,7 +207,7 @@ struct AttentionRates {
 pub fn flash2(device: &Device) -> Result<f64, StackError> {
     let bad = |message: &str| damaged("attention", message);
     let rates: AttentionRates = serde_json::from_str(ATTENTION).map_err(|e| bad(&e.to_string()))?;
-    if !rates.devices.iter().any(|d| *d == device.id) {
+    if !rates.devices.contains(&device.id) {
         return Ok(1.0);
     }
     let rate = |name: &str| rates.forward_tflops.get(name).copied().ok_or_else(|| bad("a rate is missing"));

@@ -5,7 +5,7 @@
 //! Measured rows ([`rows`]) are fitted by a formula ([`base`]) and trees on what it leaves ([`trees`]), which
 //! complete a [`grid`] that is made free of falls ([`monotone`]): [`products`], [`attention`]. [`tables`]
 //! holds the grids of a device as text that ships or from a user's measurements; [`Kernels`] answers from
-//! them, from those of a related device, or from peak rates; [`evaluate`] says how far it is off.
+//! them, from those of a related device, or from peak rates; [`evaluate()`] says how far it is off.
 
 pub mod attention;
 pub mod base;

@@ -75,7 +75,7 @@ impl Kernels {
     }
 
     /// Time of a product, or of `count` equal ones in one launch: then of one product with all rows, each
-    /// group's rounded up to whole tiles, at [`GROUPED`] of its rate, and not before all operands are read.
+    /// group's rounded up to whole tiles, at `GROUPED` of its rate, and not before all operands are read.
     pub fn product(&self, p: &Product) -> Time {
         let none = !(p.m > 0.0 && p.n > 0.0 && p.k > 0.0 && p.count > 0.0);
         if none {

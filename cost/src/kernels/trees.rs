@@ -2,7 +2,7 @@
 //!
 //! Libraries choose tiles, splits and clusters by rules of their own, so times jump where no formula
 //! foresees it. Trees cut where the data do. Gradient boosting (Friedman, "Greedy function approximation",
-//! 2001) with Huber's loss, histograms of at most [`BINS`] bins, trees grown leaf by leaf. The draw of rows
+//! 2001) with Huber's loss, histograms of at most `BINS` bins, trees grown leaf by leaf. The draw of rows
 //! and features is a fixed sequence: the same rows give the same trees.
 
 /// Bins of a feature.
@@ -112,7 +112,7 @@ impl Bins {
     }
 }
 
-/// Cuts between distinct values, at equal counts of rows where there are more than [`BINS`].
+/// Cuts between distinct values, at equal counts of rows where there are more than `BINS`.
 fn cuts(column: &[f64]) -> Vec<f64> {
     let mut sorted = column.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -2,9 +2,9 @@
 //! forward and in the backward.
 //!
 //! [`profile`] walks the nodes of a function once. A node's rule names its factors; the roles of the mesh axes
-//! say which factor each splits ([`roles`]), so local sizes follow. Where a value's state is not the one that
-//! its reader wants there is a message ([`messages`]); its transpose is in the backward. Neighbouring loops
-//! are one kernel where the stack fuses them ([`loops`]).
+//! say which factor each splits (`roles`), so local sizes follow. Where a value's state is not the one that
+//! its reader wants there is a message (`messages`); its transpose is in the backward. Neighbouring loops
+//! are one kernel where the stack fuses them (`loops`).
 //!
 //! A profile holds sizes, never times: it is the same for every device, and is priced by [`crate::predict`].
 //! Sizes are real numbers, because a share need not be whole.

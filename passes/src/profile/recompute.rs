@@ -41,7 +41,7 @@ pub(super) fn again(profile: &Profile, policy: &Recompute) -> Vec<Item> {
         Recompute::Full => profile.forward.clone(),
         Recompute::Parts(parts) => {
             let mut out = Vec::new();
-            let mut products = 0;
+            let mut products = 0usize;
             for item in &profile.forward {
                 if matches!(item.work, Work::Product { weights: true, .. }) {
                     products += 1;
@@ -76,7 +76,7 @@ impl Part {
             // Inputs of products are gathered again, sums are kept.
             Part::HalfProducts => {
                 let gathers = matches!(item.work, Work::Message(m) if m.kind == Kind::AllGather);
-                is_loop || gathers || (is_product && products % 2 == 0)
+                is_loop || gathers || (is_product && products.is_multiple_of(2))
             }
         }
     }
