@@ -34,7 +34,8 @@ pub(super) fn answer(
     let width = job.stack.error;
     Prediction {
         step_seconds: time.seconds,
-        low: time.seconds * (1.0 - width),
+        // A share of the time either way, so that a range is never below zero.
+        low: time.seconds / (1.0 + width),
         high: time.seconds * (1.0 + width),
         parts: parts(job, time),
         model_flops_causal: 3.0 * forward[0],

@@ -15,7 +15,7 @@ use autoshard_cost::kernels::Kernels;
 use autoshard_cost::layout::{place, MeshAxis, Placement};
 use autoshard_cost::stack::{AttentionKernel, ConstantName, Fusion, Habits, Stack};
 use autoshard_passes::predict::machine::Machine;
-use autoshard_passes::predict::price::{price, quote, Manner, Priced, Quoted};
+use autoshard_passes::predict::price::{price, quote, Formats, Manner, Priced, Quoted};
 use autoshard_passes::predict::step::{self, Data, Scratch, Step, StepTime, Unit};
 use autoshard_passes::predict::{Factors, Group};
 use autoshard_passes::profile::{self, Axis, Context, Part, Profile, Shards};
@@ -153,9 +153,9 @@ impl Predictor {
         };
         let (kernels, collectives, placements) = (self.kernels(job)?, self.links(job)?, placements(job)?);
         let mut ready = Ready { profiles, units, kernels, collectives, placements, generation, quoted: Vec::new() };
-        let (format, wide) = formats(job.precision);
+        let formats = formats(job);
         let machine = ready.machine();
-        let quoted = ready.profiles.functions.iter().map(|p| quote(p, &machine, format, wide)).collect();
+        let quoted = ready.profiles.functions.iter().map(|p| quote(p, &machine, &formats)).collect();
         ready.quoted = quoted;
         Ok(ready)
     }
@@ -345,14 +345,13 @@ fn units(profiles: &Profiles, l: &Layout) -> Vec<Unit> {
     profiles.calls.iter().map(unit).collect()
 }
 
-/// Format of products with weights in layers, and of the others.
-fn formats(precision: Precision) -> (Format, Format) {
-    let wide = match precision {
+fn formats(job: &Job) -> Formats {
+    let wide = match job.precision {
         Precision::F32 => Format::Fp32,
         Precision::F16 => Format::Fp16,
         Precision::Bf16 | Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4 => Format::Bf16,
     };
-    (precision.format(), wide)
+    Formats { narrow: job.precision.format(), wide, tp: job.layout.tp }
 }
 
 fn manner(job: &Job, stack: &Stack) -> Manner {

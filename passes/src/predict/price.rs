@@ -2,7 +2,8 @@
 
 use super::parts::{Compute, Messages, Traffic};
 use super::{Factors, Group, Rates, Transfer};
-use crate::profile::{Behind, Item, Message, Profile, Work};
+use crate::profile::{Axis, Behind, Item, Message, Profile, Work};
+use autoshard_cost::collectives::Kind;
 use autoshard_cost::device::Format;
 use autoshard_cost::kernels::{Attention, How, Product};
 
@@ -75,22 +76,55 @@ struct Quotes {
     how: Option<How>,
 }
 
-/// Looks up the times of a profile's work. `format` is that of products with weights inside layers, `wide`
-/// that of the head's product and of those without weights.
-pub fn quote(profile: &Profile, rates: &impl Rates, format: Format, wide: Format) -> Quoted {
-    let lists = [&profile.forward, &profile.recompute, &profile.backward_input, &profile.backward_weight];
-    Quoted { phases: lists.map(|items| quotes(items, rates, format, wide)) }
+/// Formats of products, and the tensor-parallel ranks that bring operands to them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Formats {
+    /// Of products with weights inside layers.
+    pub narrow: Format,
+    /// Of the head's product and of those without weights.
+    pub wide: Format,
+    /// Tensor-parallel ranks.
+    pub tp: u64,
 }
 
-fn quotes(items: &[Item], rates: &impl Rates, format: Format, wide: Format) -> Quotes {
+/// Looks up the times of a profile's work.
+///
+/// Inputs of eight-bit products are brought to eight bits before they are gathered (Transformer Engine and
+/// torchao do): the message has half the bytes, and each rank casts its share.
+pub fn quote(profile: &Profile, rates: &impl Rates, formats: &Formats) -> Quoted {
+    let lists = [
+        (&profile.forward, true),
+        (&profile.recompute, true),
+        // Cotangents are gathered as they are.
+        (&profile.backward_input, false),
+        (&profile.backward_weight, true),
+    ];
+    Quoted { phases: lists.map(|(items, inputs)| quotes(items, rates, formats, inputs)) }
+}
+
+/// Time that a table's eight-bit product takes to bring a whole input of m·k elements to eight bits (read in
+/// bf16, written once), of which a rank that casts its share saves all but that share. Never more than a third
+/// of the product.
+fn saved_cast(p: &Product, seconds: f64, rates: &impl Rates, tp: u64) -> f64 {
+    let cast = rates.memory(3.0 * p.m * p.k * p.count).seconds * (1.0 - 1.0 / tp as f64);
+    cast.min(seconds / 3.0)
+}
+
+fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, inputs: bool) -> Quotes {
     let mut out = Quotes::default();
+    let (format, wide) = (formats.narrow, formats.wide);
+    let narrow = format.bytes() < 2.0;
+    // The product whose input was gathered last.
+    let mut gathered: Option<Product> = None;
     for item in items {
         out.launches += item.work.launches();
         let (quote, how) = match &item.work {
             Work::Product { product, weights } => {
                 let format = if *weights && !is_head(item) { format } else { wide };
                 let time = rates.product(&Product { format, ..*product });
-                (Quote::Product { seconds: time.seconds }, time.how)
+                let cast = narrow && gathered == Some(*product);
+                let saved = if cast { saved_cast(product, time.seconds, rates, formats.tp) } else { 0.0 };
+                (Quote::Product { seconds: time.seconds - saved }, time.how)
             }
             Work::Attention { attention, count } => {
                 let time = rates.attention(attention);
@@ -106,6 +140,10 @@ fn quotes(items: &[Item], rates: &impl Rates, format: Format, wide: Format) -> Q
                 (Quote::Loop { seconds: time.seconds * kernels, bytes: *bytes }, How::Interpolated)
             }
             Work::Message(m) => {
+                let input = inputs && m.kind == Kind::AllGather && m.axis == Axis::Tp && m.beside.is_some();
+                let share = if narrow && input { format.bytes() / 2.0 } else { 1.0 };
+                let m = &Message { bytes: m.bytes * share, ..*m };
+                gathered = m.beside.filter(|_| input);
                 let one = rates.transfer(m.kind, Group::Inside(m.axis), m.bytes);
                 let product = |p: &Product| rates.product(&Product { format, ..*p }).seconds;
                 let behind = if let Behind::Product(p) = &m.behind { product(p) } else { 0.0 };
