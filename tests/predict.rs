@@ -117,6 +117,10 @@ fn more_work_takes_longer_and_more_ranks_do_not_add_flops() {
     let again = ask(&Layout { recompute: Recompute::Full, ..layout(2, 4, 1) }, Precision::Bf16);
     assert!(again.step_seconds > base.step_seconds && again.hardware_flops > base.hardware_flops);
     assert_eq!(again.model_flops_causal, base.model_flops_causal);
+    let many = layout(8, 4096, 1);
+    let meta = hardware::cluster("meta-llama3-roce-24k").unwrap();
+    let p = predict(&predictor, "meta-llama-3.1-8b", &meta, &many, Precision::Bf16);
+    assert!(p.marks.iter().any(|m| m.contains("24576 devices; for 32768 its last tier is repeated")), "{:?}", p.marks);
     let other = ask(&layout(4, 4, 1), Precision::Bf16);
     assert!((other.model_flops_causal / base.model_flops_causal - 1.0).abs() < 1e-12);
     assert!(ask(&layout(2, 4, 1), Precision::Fp8).step_seconds < base.step_seconds);

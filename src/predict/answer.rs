@@ -41,7 +41,7 @@ pub(super) fn answer(
         model_flops_causal: 3.0 * forward[0],
         model_flops_full: 3.0 * forward[1],
         hardware_flops: 3.0 * forward[0] + forward[2] * share,
-        marks: marks(priced),
+        marks: marks(job, priced),
     }
 }
 
@@ -105,16 +105,25 @@ fn spelt(kind: Kind) -> &'static str {
 }
 
 /// What the estimates lean on beyond measurements.
-fn marks(priced: &[Priced]) -> Vec<String> {
+fn marks(job: &Job, priced: &[Priced]) -> Vec<String> {
+    let mut out = Vec::new();
+    let devices = job.layout.devices();
+    if let Some(most) = job.cluster.devices.or(job.cluster.capacity()).filter(|most| devices > *most) {
+        out.push(format!("{} has {most} devices; for {devices} its last tier is repeated", job.cluster.id));
+    }
     let worst = priced
         .iter()
         .flat_map(|p| [&p.forward, &p.recompute, &p.backward_input, &p.backward_weight])
         .filter_map(|p| p.how)
         .max();
-    match worst {
-        None | Some(How::Interpolated) => Vec::new(),
-        Some(How::Extrapolated) => vec!["some kernels or messages are beyond their tables".to_string()],
-        Some(How::Related) => vec!["some times are a related device's, scaled".to_string()],
-        Some(How::Roofline) => vec!["some times are from peak rates alone".to_string()],
-    }
+    out.extend(
+        match worst {
+            None | Some(How::Interpolated) => None,
+            Some(How::Extrapolated) => Some("some kernels or messages are beyond their tables"),
+            Some(How::Related) => Some("some times are a related device's, scaled"),
+            Some(How::Roofline) => Some("some times are from the rates of units and links alone, without a table"),
+        }
+        .map(str::to_string),
+    );
+    out
 }
