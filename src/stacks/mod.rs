@@ -42,6 +42,8 @@ pub struct Loaded {
     pub stack: Stack,
     /// The ancestor whose constants it takes; None where they are its own.
     pub constants_of: Option<String>,
+    /// What they were found on; None for starting values.
+    pub fitted_on: Option<FittedOn>,
 }
 
 #[derive(Deserialize)]
@@ -53,17 +55,17 @@ struct File {
     habits: HabitsFile,
     constants: Option<BTreeMap<String, f64>>,
     error: Option<f64>,
-    /// What its constants were found on, for readers of the file.
-    #[allow(dead_code)]
     fitted_on: Option<FittedOn>,
 }
 
-#[derive(Deserialize)]
+/// What constants were found on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[allow(dead_code)]
-struct FittedOn {
-    rows: usize,
-    groups: usize,
+pub struct FittedOn {
+    /// Measured runs.
+    pub rows: usize,
+    /// Groups of them (stack, hidden size, heads, accelerator).
+    pub groups: usize,
 }
 
 #[derive(Deserialize)]
@@ -143,7 +145,7 @@ pub fn find(name: &str) -> Result<Loaded, StackError> {
         constants,
         error: from.error.unwrap_or(0.0),
     };
-    Ok(Loaded { stack, constants_of })
+    Ok(Loaded { stack, constants_of, fitted_on: from.fitted_on })
 }
 
 fn read(name: &str) -> Result<File, StackError> {
@@ -246,6 +248,9 @@ mod tests {
             let s = find(name).unwrap();
             assert_eq!(s.stack.name, name);
             assert!(!s.stack.constants.is_empty() && s.stack.constants.len() <= 8, "{name}");
+            // Only our own runtime has starting values; the rest are found on enough runs, theirs or a parent's.
+            let enough = s.fitted_on.is_some_and(|f| f.rows >= 24 && f.groups >= 3 && s.stack.error > 0.0);
+            assert_eq!(enough, name != "autoshard", "{name}: {:?}", s.fitted_on);
         }
     }
 
