@@ -170,50 +170,6 @@ impl TableKind {
     }
 }
 
-/// The backend of a build without a predictor: it reads models and refuses the rest.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unwired;
-
-impl Unwired {
-    fn refuse<T>(what: &str) -> Result<T, PredictError> {
-        Err(PredictError::Later { what: what.into(), instead: "this build has no predictor".into() })
-    }
-}
-
-impl Backend for Unwired {
-    fn model(&self, path: &Path) -> Result<ModelFacts, PredictError> {
-        super::facts::read(path)
-    }
-
-    fn cluster(&self, name: &str) -> Result<Cluster, PredictError> {
-        Unwired::refuse(&format!("cluster {name}"))
-    }
-
-    fn device(&self, name: &str) -> Result<Device, PredictError> {
-        Unwired::refuse(&format!("device {name}"))
-    }
-
-    fn stack(&self, name: &str) -> Result<Stack, PredictError> {
-        Unwired::refuse(&format!("stack {name}"))
-    }
-
-    fn predict(&self, request: &Request) -> Result<Prediction, PredictError> {
-        Unwired::refuse(&request.model.display().to_string())
-    }
-
-    fn predict_row(&self, row: &RunRow, _: &Cluster, _: &Stack) -> Result<Prediction, PredictError> {
-        Unwired::refuse(&row.id)
-    }
-
-    fn score_kernels(&self, _: TableKind, _: &Device, file: &str, _: &str) -> Result<TableScore, PredictError> {
-        Unwired::refuse(file)
-    }
-
-    fn score_collectives(&self, _: &Device, file: &str, _: &str) -> Result<TableScore, PredictError> {
-        Unwired::refuse(file)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -89,7 +89,10 @@ fn job<'a>(row: &'a RunRow, model: &'a Named, machine: &'a Cluster, stack: &'a S
 
 impl Backend for Wired {
     fn model(&self, path: &Path) -> Result<ModelFacts, PredictError> {
-        super::facts::read(path)
+        if path.extension().is_some_and(|e| e == "shard") {
+            return super::facts::read(path);
+        }
+        Ok(super::facts::of(&self.file(path)?.1))
     }
 
     fn cluster(&self, name: &str) -> Result<Cluster, PredictError> {
