@@ -41,6 +41,7 @@ pub(super) fn answer(
         model_flops_causal: 3.0 * forward[0],
         model_flops_full: 3.0 * forward[1],
         hardware_flops: 3.0 * forward[0] + forward[2] * share,
+        stages: Vec::new(),
         marks: marks(job, priced),
     }
 }

@@ -3,6 +3,7 @@
 mod answer;
 pub mod axes;
 pub mod backend;
+pub mod cut;
 pub mod facts;
 pub mod fix;
 pub mod predictor;

@@ -264,14 +264,55 @@ pub struct Prediction {
     pub model_flops_full: f64,
     /// FLOPs that the devices execute, recomputation included.
     pub hardware_flops: f64,
+    /// By pipeline rank, first to last; one without a pipeline.
+    pub stages: Vec<Stage>,
     /// What to know about it: extrapolated, a related device's table, a parent's constants.
     pub marks: Vec<String>,
+}
+
+/// One pipeline rank of a prediction.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stage {
+    /// Decoder layers of all its chunks.
+    pub layers: u64,
+    /// Seconds of a step in which it computes, messages that kernels wait for included.
+    pub busy: f64,
+    /// Its memory; `None` where that is not predicted.
+    pub memory: Option<Memory>,
+}
+
+/// Peak memory of a device, in bytes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// What takes it; the parts add up to `device`.
+    pub parts: Vec<MemoryPart>,
+    /// Bytes in tensors.
+    pub allocated: f64,
+    /// Bytes that the allocator holds: what is allocated, and what it cannot give back.
+    pub reserved: f64,
+    /// Bytes of the device: what is reserved, and what is outside of the allocator.
+    pub device: f64,
+}
+
+/// One entry of what takes memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryPart {
+    /// Name, such as `optimizer` or `saved activations`.
+    pub name: &'static str,
+    /// Bytes at the peak.
+    pub bytes: f64,
 }
 
 impl Prediction {
     /// Seconds of parts that are of a kind and exposed.
     pub fn exposed(&self, kind: PartKind) -> f64 {
         self.parts.iter().filter(|p| p.exposed && p.kind == kind).map(|p| p.seconds).sum()
+    }
+
+    /// The stage that needs most memory, and how much.
+    pub fn fullest(&self) -> Option<(usize, &Memory)> {
+        let all = self.stages.iter().enumerate().filter_map(|(i, s)| Some((i, s.memory.as_ref()?)));
+        all.max_by(|a, b| a.1.device.total_cmp(&b.1.device))
     }
 
     /// Share of `peak` FLOP/s a device that `flops` a step make.

@@ -16,12 +16,14 @@
 
 mod build;
 mod lower;
+mod player;
 mod repeat;
 #[cfg(test)]
 mod tests;
 
 pub use build::schedule;
 pub use lower::{in_flight, lower, rules, Lowered};
+pub use player::{Cost, Pipeline, Played, Player, StagePlay};
 pub use repeat::{lower_periodic, Repeated};
 
 use crate::sim::SimError;

@@ -11,6 +11,7 @@ pub mod price;
 pub mod step;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 
 use crate::profile::Axis;
 use autoshard_cost::collectives::Kind;

@@ -1,0 +1,41 @@
+//! The timeline of a simulated step, for people to look at.
+
+/// One stretch of work of a rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Pipeline rank; 0 without a pipeline.
+    pub rank: u32,
+    /// Where it runs.
+    pub lane: Lane,
+    /// What it is: `F3`, `B3.1`, `layer forward`, `all-gather dp`.
+    pub name: String,
+    /// Seconds from the start of the step.
+    pub start: f64,
+    /// Seconds that it takes.
+    pub seconds: f64,
+}
+
+/// What runs side by side on a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Lane {
+    /// Kernels, and messages that they wait for.
+    Compute,
+    /// Messages of data parallelism.
+    Data,
+    /// Activations to the next stage.
+    Forward,
+    /// Their cotangents to the stage before.
+    Backward,
+}
+
+impl Lane {
+    /// As viewers show it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lane::Compute => "compute",
+            Lane::Data => "data parallel",
+            Lane::Forward => "send activations",
+            Lane::Backward => "send cotangents",
+        }
+    }
+}
