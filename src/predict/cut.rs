@@ -174,7 +174,9 @@ mod tests {
         assert_eq!(c.stages[15][7], [(2, 1)]);
         assert_eq!(layers(61, Schedule::Interleaved, 8, 2).layers, [7, 8, 8, 8, 8, 8, 8, 6]);
         assert_eq!(layers(70, Schedule::OneFOneB, 12, 1).layers, [5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5]);
-        assert_eq!(layers(33, Schedule::OneFOneB, 4, 1).layers, [8, 8, 9, 8]);
+        assert_eq!(layers(33, Schedule::OneFOneB, 4, 1).layers, [8, 9, 9, 7]);
+        assert_eq!(layers(34, Schedule::OneFOneB, 5, 1).layers, [6, 7, 7, 7, 7]);
+        assert_eq!(layers(36, Schedule::OneFOneB, 5, 1).layers, [7, 7, 8, 7, 7]);
     }
 
     #[test]
