@@ -195,9 +195,6 @@ fn cases<'a>(entries: &'a [Entry], backend: &dyn Backend, threads: usize) -> (Ve
     let prepared = prepare(entries, backend, None);
     let made = parallel(&prepared, threads, |p| {
         let p = p.as_ref().map_err(Clone::clone)?;
-        if p.row.layout.pp > 1 {
-            return Err("a pipeline (pp > 1)".to_string());
-        }
         let shipped = backend.predict_row(p.row, &p.machine, &p.stack).map_err(|e| e.to_string())?;
         let measured = p.measured_seconds(&shipped).ok_or("no measured time in the row's unit")?;
         Ok((p.clone(), shipped, measured))

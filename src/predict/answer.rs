@@ -1,7 +1,8 @@
 //! From a played step to a [`Prediction`].
 
+use super::cut::Cut;
 use super::predictor::Job;
-use super::{Part, PartKind, Prediction};
+use super::{Part, PartKind, Prediction, Stage};
 use autoshard_cost::collectives::Kind;
 use autoshard_cost::kernels::How;
 use autoshard_passes::predict::price::Priced;
@@ -13,6 +14,7 @@ pub(super) fn answer(
     job: &Job,
     functions: &[Profile],
     calls: &[(usize, usize)],
+    cut: &Cut,
     priced: &[Priced],
     time: &StepTime,
 ) -> Prediction {
@@ -41,8 +43,8 @@ pub(super) fn answer(
         model_flops_causal: 3.0 * forward[0],
         model_flops_full: 3.0 * forward[1],
         hardware_flops: 3.0 * forward[0] + forward[2] * share,
-        stages: Vec::new(),
-        marks: marks(job, priced),
+        stages: stages(cut, time),
+        marks: marks(job, cut, priced),
     }
 }
 
@@ -56,6 +58,14 @@ fn flops(items: &[Item]) -> f64 {
         Work::Loop { .. } | Work::Message(_) => 0.0,
     };
     items.iter().map(|i| of(&i.work)).sum()
+}
+
+fn stages(cut: &Cut, time: &StepTime) -> Vec<Stage> {
+    let busy = |i: usize| match time.stages.get(i) {
+        Some(busy) => *busy,
+        None => time.compute.seconds() + time.messages.exposed(),
+    };
+    cut.layers.iter().enumerate().map(|(i, n)| Stage { layers: *n, busy: busy(i), memory: None }).collect()
 }
 
 fn parts(job: &Job, time: &StepTime) -> Vec<Part> {
@@ -89,6 +99,7 @@ fn parts(job: &Job, time: &StepTime) -> Vec<Part> {
         out.push(one(t.hidden, false));
     }
     out.push(part("optimizer", PartKind::Optimizer, time.optimizer, 0.0));
+    out.push(part("pipeline bubble", PartKind::Bubble, time.bubble, 0.0));
     out.push(part("slower beside messages", PartKind::Overhead, time.contention, 0.0));
     out.push(part("step overhead", PartKind::Overhead, time.overhead, 0.0));
     out.retain(|p| p.seconds > 0.0);
@@ -106,8 +117,8 @@ fn spelt(kind: Kind) -> &'static str {
 }
 
 /// What the estimates lean on beyond measurements.
-fn marks(job: &Job, priced: &[Priced]) -> Vec<String> {
-    let mut out = Vec::new();
+fn marks(job: &Job, cut: &Cut, priced: &[Priced]) -> Vec<String> {
+    let mut out: Vec<String> = cut.note.iter().cloned().collect();
     let devices = job.layout.devices();
     if let Some(most) = job.cluster.devices.or(job.cluster.capacity()).filter(|most| devices > *most) {
         out.push(format!("{} has {most} devices; for {devices} its last tier is repeated", job.cluster.id));

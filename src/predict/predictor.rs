@@ -4,8 +4,9 @@
 //! at a micro-batch's sizes, profiles of their functions. A prediction then prices the profiles and plays the
 //! step.
 
+use super::cut::{cut, Cut};
 use super::shaped::Shape;
-use super::{CpMethod, Layout, Module, Precision, PredictError, Prediction, Recompute};
+use super::{CpMethod, Layout, Module, Precision, PredictError, Prediction, Recompute, Schedule};
 use crate::decoder::Decoder;
 use crate::{collectives, kernels, stacks};
 use autoshard_cost::cluster::Cluster;
@@ -13,8 +14,10 @@ use autoshard_cost::collectives::Collectives;
 use autoshard_cost::device::Format;
 use autoshard_cost::kernels::Kernels;
 use autoshard_cost::layout::{place, MeshAxis, Placement};
+use autoshard_cost::schedule::Kind;
 use autoshard_cost::stack::{AttentionKernel, ConstantName, Fusion, Habits, Stack};
 use autoshard_passes::predict::machine::Machine;
+use autoshard_passes::predict::pipeline::{self, Pipe};
 use autoshard_passes::predict::price::{price, quote, Formats, Manner, Priced, Quoted};
 use autoshard_passes::predict::step::{self, Data, Scratch, Step, StepTime, Unit};
 use autoshard_passes::predict::{Factors, Group};
@@ -36,6 +39,8 @@ pub struct Job<'a> {
     pub stack: &'a Stack,
     /// How the step is spread.
     pub layout: &'a Layout,
+    /// Decoder layers of each pipeline stage, where that is known.
+    pub layers_per_stage: Option<&'a [u64]>,
     /// Positions of a sequence.
     pub seq_len: u64,
     /// Format of products.
@@ -129,7 +134,8 @@ impl Predictor {
         let played = ready.play(job, job.stack, &mut scratch);
         lock(&self.scratch).push(scratch);
         let (priced, time) = played?;
-        Ok(super::answer::answer(job, &ready.profiles.functions, &ready.profiles.calls, &priced, &time))
+        let p = &ready.profiles;
+        Ok(super::answer::answer(job, &p.functions, &p.calls, &ready.cut, &priced, &time))
     }
 
     /// What does not depend on the stack's constants.
@@ -137,14 +143,12 @@ impl Predictor {
     /// # Errors
     /// As [`Predictor::predict`].
     pub fn prepare(&self, job: &Job) -> Result<Ready, PredictError> {
-        if job.layout.pp > 1 {
-            return Err(PredictError::Later {
-                what: format!("a pipeline (pp={})", job.layout.pp),
-                instead: "fix pp=1".to_string(),
-            });
-        }
         let profiles = self.profiles(job)?;
-        let units = units(&profiles, job.layout);
+        let l = job.layout;
+        let schedule = if l.pp > 1 { l.schedule } else { Schedule::OneFOneB };
+        let cut = cut(&profiles.calls, &profiles.layer, schedule, (l.pp, l.vpp), job.layers_per_stage)?;
+        let of_chunk = |calls: &Vec<(usize, usize)>| units(&profiles, calls, l);
+        let stages = cut.stages.iter().map(|chunks| chunks.iter().map(of_chunk).collect()).collect();
         let generation = match job.stack.habits.attention {
             AttentionKernel::Flash2 => {
                 stacks::flash2(&job.cluster.device).map_err(|e| PredictError::Json(e.to_string()))?
@@ -152,7 +156,8 @@ impl Predictor {
             AttentionKernel::Best | AttentionKernel::Unfused => 1.0,
         };
         let (kernels, collectives, placements) = (self.kernels(job)?, self.links(job)?, placements(job)?);
-        let mut ready = Ready { profiles, units, kernels, collectives, placements, generation, quoted: Vec::new() };
+        let quoted = Vec::new();
+        let mut ready = Ready { profiles, cut, stages, kernels, collectives, placements, generation, quoted };
         let formats = formats(job);
         let machine = ready.machine();
         let quoted = ready.profiles.functions.iter().map(|p| quote(p, &machine, &formats)).collect();
@@ -224,7 +229,9 @@ impl Predictor {
 #[derive(Debug)]
 pub struct Ready {
     profiles: Arc<Profiles>,
-    units: Vec<Unit>,
+    cut: Cut,
+    /// By stage, by chunk.
+    stages: Vec<Vec<Vec<Unit>>>,
     kernels: Arc<Kernels>,
     collectives: Arc<Collectives>,
     placements: Vec<(Group, Placement)>,
@@ -257,7 +264,7 @@ impl Ready {
         let priced: Vec<Priced> = self.quoted.iter().map(|q| price(q, &factors, &manner)).collect();
         let step = Step {
             priced: &priced,
-            units: &self.units,
+            units: self.stages.first().and_then(|s| s.first()).map_or(&[], Vec::as_slice),
             microbatches: job.layout.microbatches,
             data: data(job),
             contention: manner.contention,
@@ -266,12 +273,40 @@ impl Ready {
             overhead: constant(ConstantName::StepOverhead, 0.0),
             collectives: factors.collectives,
         };
-        let time = step::time(&step, &self.machine(), scratch).map_err(|e| PredictError::Missing {
+        let bug = |e: String| PredictError::Missing {
             entity: job.key.to_string(),
             what: format!("a time of each task ({e})"),
             instead: "report this as a bug".to_string(),
-        })?;
+        };
+        let time = match self.stages.len() {
+            0 | 1 => step::time(&step, &self.machine(), scratch).map_err(|e| bug(e.to_string()))?,
+            _ => {
+                let pipe = self.pipe(job.layout)?;
+                let played = pipeline::time(&step, &pipe, &self.machine(), scratch, false);
+                played.map_err(|e| bug(e.to_string()))?
+            }
+        };
         Ok((priced, time))
+    }
+
+    fn pipe(&self, l: &Layout) -> Result<Pipe<'_>, PredictError> {
+        let kind = match l.schedule {
+            Schedule::Naive => Kind::Naive,
+            Schedule::GPipe => Kind::GPipe,
+            Schedule::OneFOneB => Kind::OneForwardOneBackward,
+            Schedule::Interleaved => Kind::Interleaved,
+            Schedule::ZbH1 => Kind::ZeroBubbleH1,
+            Schedule::ZbV => Kind::ZeroBubbleV,
+            Schedule::DualPipeV => {
+                return Err(PredictError::Later {
+                    what: "schedule=dualpipe-v".to_string(),
+                    instead: "zb-v is the nearest schedule".to_string(),
+                })
+            }
+        };
+        let layers = self.profiles.functions.iter().zip(&self.profiles.layer);
+        let boundary_bytes = layers.filter(|(_, layer)| **layer).map(|(f, _)| f.boundary_bytes).fold(0.0, f64::max);
+        Ok(Pipe { kind, stages: &self.stages, boundary_bytes, blocking: kind != Kind::Interleaved })
     }
 
     fn machine(&self) -> Machine<'_> {
@@ -332,7 +367,7 @@ fn policy(r: &Recompute) -> profile::Recompute {
 }
 
 /// Calls of a step with their parameters.
-fn units(profiles: &Profiles, l: &Layout) -> Vec<Unit> {
+fn units(profiles: &Profiles, calls: &[(usize, usize)], l: &Layout) -> Vec<Unit> {
     let layers: usize = profiles.calls.iter().filter(|(f, _)| profiles.layer[*f]).map(|(_, n)| n).sum();
     let share = match l.recompute {
         Recompute::Layers(n) if layers > 0 => (n as f64 / layers as f64).min(1.0),
@@ -342,7 +377,7 @@ fn units(profiles: &Profiles, l: &Layout) -> Vec<Unit> {
         let p = &profiles.functions[*function].parameters;
         Unit { function: *function, count: *count, dense: p.dense, expert: p.expert, recompute: share }
     };
-    profiles.calls.iter().map(unit).collect()
+    calls.iter().map(unit).collect()
 }
 
 fn formats(job: &Job) -> Formats {
@@ -423,6 +458,7 @@ fn placements(job: &Job) -> Result<Vec<(Group, Placement)>, PredictError> {
         (Group::Inside(Axis::Etp), &experts, vec!["etp"]),
         (Group::Shard, &dense, vec!["cp", "shard"]),
         (Group::Replicas, &dense, if zero { vec!["cp", "shard", "replica"] } else { vec!["replica"] }),
+        (Group::Pipeline, &dense, vec!["pp"]),
         (Group::ExpertShard, &experts, vec!["eshard"]),
         (Group::ExpertReplicas, &experts, if zero { vec!["eshard", "ereplica"] } else { vec!["ereplica"] }),
     ];

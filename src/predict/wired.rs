@@ -73,6 +73,7 @@ fn job<'a>(row: &'a RunRow, model: &'a Named, machine: &'a Cluster, stack: &'a S
         cluster: machine,
         stack,
         layout: &row.layout,
+        layers_per_stage: row.layers_per_stage.as_deref(),
         seq_len: row.seq_len,
         precision: row.precision,
         says: Says {
@@ -119,6 +120,7 @@ impl Backend for Wired {
             cluster: r.cluster,
             stack: r.stack,
             layout: r.layout,
+            layers_per_stage: None,
             seq_len: r.seq_len,
             precision: r.precision,
             says: Says::default(),

@@ -1,12 +1,12 @@
-//! The time of a training step without a pipeline: profiles priced by a machine's rates, played by the event
-//! simulator.
+//! The time of a training step: profiles priced by a machine's rates, played by the event simulator.
 //!
 //! [`price`] turns one function's [`Profile`](crate::profile::Profile) into seconds of each phase;
 //! [`step`] lays the phases of all units (embedding, layers, head) and the messages of data parallelism out as
-//! tasks and plays them. What a machine can do is behind [`Rates`], so both can be tried with plain numbers.
+//! tasks and plays them; [`pipeline`] does so for stages, by their schedule. What a machine can do is behind [`Rates`], so both can be tried with plain numbers.
 
 pub mod machine;
 pub mod parts;
+pub mod pipeline;
 pub mod price;
 pub mod step;
 #[cfg(test)]
@@ -30,6 +30,8 @@ pub enum Group {
     ExpertShard,
     /// See there.
     ExpertReplicas,
+    /// Stages of a pipeline that hand activations on.
+    Pipeline,
 }
 
 impl Group {
@@ -39,6 +41,7 @@ impl Group {
             Group::Inside(axis) => axis.name(),
             Group::Shard | Group::Replicas => "dp",
             Group::ExpertShard | Group::ExpertReplicas => "edp",
+            Group::Pipeline => "pp",
         }
     }
 }

@@ -10,6 +10,7 @@ use super::parts::{Compute, Messages, Traffic};
 use super::price::{Phase, Priced};
 use super::{Group, Rates, Transfer};
 use autoshard_cost::collectives::Kind;
+use autoshard_cost::schedule::Player;
 use autoshard_cost::sim::{Contention, Rules, SimError, Simulator, Stream, Task, TaskId};
 
 /// Equal calls in a row.
@@ -86,6 +87,10 @@ pub struct StepTime {
     pub overhead: f64,
     /// Seconds by which computation took longer beside communication.
     pub contention: f64,
+    /// Seconds in which the stage that ends last waits for others.
+    pub bubble: f64,
+    /// By pipeline stage: seconds in which it works; empty without a pipeline.
+    pub stages: Vec<f64>,
 }
 
 const COMPUTE: u16 = 0;
@@ -98,6 +103,7 @@ const SIDES: [(Group, Group); 2] = [(Group::Shard, Group::Replicas), (Group::Exp
 /// Scratch of [`time`], kept between calls.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    pub(super) player: Player,
     simulator: Simulator,
     tasks: Vec<Task>,
     notes: Vec<Note>,
@@ -167,6 +173,15 @@ pub fn time(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<St
     Ok(out)
 }
 
+/// A micro-batch of the step's units alone, with the messages before and behind it.
+pub(super) fn played(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<StepTime, SimError> {
+    let one = Step { microbatches: 1, optimizer_bytes: 0.0, overhead: 0.0, ..step.clone() };
+    let mut out = time(&one, rates, scratch)?;
+    // What is left are the messages of data parallelism.
+    out.messages.0.retain(|t| !matches!(t.group, Group::Inside(_)));
+    Ok(out)
+}
+
 /// Plays so many micro-batches; returns when the kernels of each end. The timeline stays with the simulator.
 fn play(step: &Step, played: u64, rates: &impl Rates, scratch: &mut Scratch) -> Result<Vec<f64>, SimError> {
     let carried = step.units.iter().map(|u| Carried::of(u, step, rates)).collect();
@@ -192,7 +207,7 @@ fn play(step: &Step, played: u64, rates: &impl Rates, scratch: &mut Scratch) -> 
 }
 
 /// Everything that runs on the compute stream in all micro-batches.
-fn inside(step: &Step) -> StepTime {
+pub(super) fn inside(step: &Step) -> StepTime {
     let mut out = StepTime::default();
     let m = step.microbatches.max(1) as f64;
     for u in step.units {
@@ -212,7 +227,7 @@ fn inside(step: &Step) -> StepTime {
 }
 
 /// Seconds of the optimizer's loops over this rank's share.
-fn optimizer(step: &Step, rates: &impl Rates) -> f64 {
+pub(super) fn optimizer(step: &Step, rates: &impl Rates) -> f64 {
     let d = &step.data;
     let share = |side: usize| if d.zero >= 1 { d.shard[side] as f64 } else { 1.0 };
     let elements: f64 = step.units.iter().map(|u| u.count as f64 * (u.dense / share(0) + u.expert / share(1))).sum();

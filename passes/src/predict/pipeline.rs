@@ -1,0 +1,190 @@
+//! A training step of a pipeline: what each stage does for a micro-batch, played by its schedule, with the
+//! gathers before and the reductions behind it.
+//!
+//! A stage's kernels for a micro-batch are the sums of its units' phases. Parameters that data-parallel ranks
+//! share are gathered once before the first micro-batch and gradients are reduced in the last one's backward;
+//! what of that is not hidden is found by playing one micro-batch of the stage alone, and stands before the
+//! stage's first step and behind its last. With ZeRO-2 and 3 every micro-batch has its messages. The optimizer
+//! starts when the last stage is done, because it needs the norm of all gradients.
+
+use super::parts::{Messages, Traffic};
+use super::step::{self, played, Scratch, Step, StepTime, Unit};
+use super::{Group, Rates, Transfer};
+use autoshard_cost::collectives::Kind as Message;
+use autoshard_cost::schedule::{Cost, Kind, Pipeline, ScheduleError};
+use autoshard_cost::sim::SimError;
+
+/// The stages of a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pipe<'a> {
+    /// The schedule.
+    pub kind: Kind,
+    /// By stage, by chunk in the order of the forward.
+    pub stages: &'a [Vec<Vec<Unit>>],
+    /// Bytes that a rank hands to the next stage for a micro-batch.
+    pub boundary_bytes: f64,
+    /// Whether a stage waits until what it sends has arrived.
+    pub blocking: bool,
+}
+
+/// Why a pipeline has no time.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PipelineError {
+    /// There is no such schedule.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// Durations that are not numbers.
+    #[error(transparent)]
+    Tasks(#[from] SimError),
+}
+
+/// What a stage has to do besides its steps.
+#[derive(Clone, Debug, Default)]
+struct Ends {
+    /// Seconds that its first step waits for parameters.
+    head: f64,
+    /// Seconds behind its last step until gradients are reduced.
+    tail: f64,
+    /// Seconds that messages add to each micro-batch.
+    each: f64,
+    /// The messages of a step.
+    messages: Messages,
+}
+
+/// Times a step of a pipeline. `base.units` is not read. `record` keeps the steps for a trace.
+///
+/// # Errors
+/// Where there is no such schedule.
+pub fn time(
+    base: &Step,
+    pipe: &Pipe,
+    rates: &impl Rates,
+    scratch: &mut Scratch,
+    record: bool,
+) -> Result<StepTime, PipelineError> {
+    let m = base.microbatches.max(1);
+    let flat: Vec<Vec<Unit>> = pipe.stages.iter().map(|chunks| chunks.concat()).collect();
+    let mut ends: Vec<Ends> = Vec::with_capacity(flat.len());
+    for (i, units) in flat.iter().enumerate() {
+        // Most stages are equal to the one before.
+        let same = i.checked_sub(1).filter(|j| flat[*j] == *units);
+        let made = match same {
+            Some(j) => ends[j].clone(),
+            None => stage_ends(&Step { units, ..base.clone() }, rates, scratch)?,
+        };
+        ends.push(made);
+    }
+    let costs = costs(base, pipe, &ends);
+    let hop = rates.transfer(Message::SendRecv, Group::Pipeline, pipe.boundary_bytes);
+    let hop = Transfer { seconds: hop.seconds * base.collectives, ..hop };
+    let pipeline = Pipeline {
+        kind: pipe.kind,
+        stages: pipe.stages.len() as u32,
+        chunks: pipe.stages.first().map_or(1, Vec::len) as u32,
+        microbatches: m as u32,
+        costs: &costs,
+        message: hop.seconds,
+        blocking: pipe.blocking,
+    };
+    let free = Pipeline { message: 0.0, ..pipeline };
+    let finish = |plays: &[autoshard_cost::schedule::StagePlay]| {
+        let last = plays.iter().zip(&ends).map(|(p, e)| p.end + e.tail).enumerate();
+        last.fold((0, 0.0), |a: (usize, f64), b| if b.1 > a.1 { b } else { a })
+    };
+    let (_, without) = finish(scratch.player.play(&free, false)?);
+    let plays = scratch.player.play(&pipeline, record)?;
+    let (slowest, seconds) = finish(plays);
+    let stages = plays.iter().map(|p| p.busy).collect();
+    let busiest = Step { units: &flat[slowest], ..base.clone() };
+    let mut out = step::inside(&busiest);
+    out.stages = stages;
+    let e = &ends[slowest];
+    out.messages.add(&e.messages, 1.0);
+    let waits = (seconds - without).max(0.0);
+    out.messages.push(hops(pipe, &hop, m, waits));
+    out.optimizer = flat.iter().map(|u| step::optimizer(&Step { units: u, ..base.clone() }, rates)).fold(0.0, f64::max);
+    out.overhead = base.overhead;
+    out.seconds = seconds + out.optimizer + out.overhead;
+    let seen = out.compute.seconds() + out.messages.exposed() + out.optimizer + out.overhead;
+    out.bubble = (out.seconds - seen).max(0.0);
+    Ok(out)
+}
+
+/// The sends of the slowest stage.
+fn hops(pipe: &Pipe, hop: &Transfer, m: u64, exposed: f64) -> Traffic {
+    let count = 2.0 * m as f64 * pipe.stages.first().map_or(1, Vec::len) as f64;
+    Traffic {
+        kind: Message::SendRecv,
+        group: Group::Pipeline,
+        tier: hop.tier,
+        load: hop.load,
+        count,
+        bytes: count * pipe.boundary_bytes,
+        exposed,
+        hidden: (count * hop.seconds - exposed).max(0.0),
+    }
+}
+
+/// Plays a micro-batch of a stage alone.
+fn stage_ends(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<Ends, SimError> {
+    let mut out = Ends::default();
+    let d = &step.data;
+    let shares = d.shard.iter().chain(&d.replicas).any(|n| *n > 1);
+    if !shares || step.units.is_empty() {
+        return Ok(out);
+    }
+    let every = d.zero >= 2;
+    let all = played(step, rates, scratch)?;
+    let inside = step::inside(&Step { microbatches: 1, ..step.clone() });
+    let busy = inside.compute.seconds() + inside.messages.exposed();
+    let times = if every { step.microbatches.max(1) as f64 } else { 1.0 };
+    for t in all.messages.0 {
+        let gathers = t.kind == Message::AllGather;
+        if !every && gathers {
+            out.head += t.exposed;
+        }
+        let (count, bytes) = (t.count * times, t.bytes * times);
+        out.messages.push(Traffic { count, bytes, exposed: t.exposed * times, hidden: t.hidden * times, ..t });
+    }
+    let extra = (all.seconds - busy).max(0.0);
+    if every {
+        out.each = extra;
+    } else {
+        out.tail = (extra - out.head).max(0.0);
+    }
+    Ok(out)
+}
+
+/// Seconds of each chunk.
+fn costs(base: &Step, pipe: &Pipe, ends: &[Ends]) -> Vec<Cost> {
+    let mut out = Vec::new();
+    for (chunks, ends) in pipe.stages.iter().zip(ends) {
+        let all = chunks.concat();
+        let whole = work(base, &all);
+        let total = whole[0] + whole[1] + whole[2];
+        for units in chunks {
+            let [forward, input, weight] = work(base, units);
+            // Messages of each micro-batch go with the kernels that wait for them.
+            let more = if total > 0.0 { 1.0 + ends.each / total } else { 1.0 };
+            out.push(Cost {
+                forward: forward * more,
+                backward_input: input * more,
+                backward_weight: weight * more,
+                ready: ends.head,
+            });
+        }
+    }
+    out
+}
+
+/// Seconds of forward, of gradients of activations (with what is computed again) and of weights.
+fn work(base: &Step, units: &[Unit]) -> [f64; 3] {
+    let mut out = [0.0; 3];
+    for u in units {
+        let (p, n) = (&base.priced[u.function], u.count as f64);
+        out[0] += n * p.forward.seconds();
+        out[1] += n * (p.backward_input.seconds() + u.recompute * p.recompute.seconds());
+        out[2] += n * p.backward_weight.seconds();
+    }
+    out
+}
