@@ -126,8 +126,10 @@ pub struct Device {
     /// Where the price comes from; empty where there is none.
     pub price_source: String,
     /// Rate that lasts over the rate of a burst, 0.75–1.0: kernel tables are bursts and training is
-    /// limited by power. One factor for everything the device computes.
+    /// limited by power.
     pub sustained: f64,
+    /// The same for products of eight bits and fewer, whose tables include bringing operands to eight bits.
+    pub sustained_eight_bit: f64,
     /// Where that factor comes from.
     pub sustained_source: String,
     /// Whether the main figures were read in a source.

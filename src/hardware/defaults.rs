@@ -61,6 +61,8 @@ enum Entry {
     Factor {
         factor: f64,
         source: String,
+        /// The same for tables of eight-bit products, where it is another.
+        eight_bit: Option<(f64, String)>,
     },
     /// A device of the same chip.
     Parent(String),
@@ -72,10 +74,14 @@ impl Sustained {
         let mut entries = Vec::new();
         for id in all.fields().map.keys() {
             let row = Place::at(doc, format!("/{id}"), "an object with factor and source, or parent")?;
-            super::error::no_other_keys(&row.fields(), &["factor", "source", "parent"])?;
+            super::error::no_other_keys(&row.fields(), &["factor", "source", "eight_bit", "eight_bit_source", "parent"])?;
             let parent = row.text("parent")?;
             let entry = if parent.is_empty() {
-                Entry::Factor { factor: read_factor(&row)?, source: row.text("source")? }
+                let eight_bit = match row.quantity("eight_bit", 1.0)? {
+                    Some(_) => Some((read_factor(&row, "eight_bit")?, row.text("eight_bit_source")?)),
+                    None => None,
+                };
+                Entry::Factor { factor: read_factor(&row, "factor")?, source: row.text("source")?, eight_bit }
             } else {
                 Entry::Parent(parent)
             };
@@ -90,16 +96,22 @@ impl Sustained {
 
     /// Sets a device's factor from its entry, or from its parent's. A parent's parent is not followed.
     pub fn fill(&self, device: &mut Device) {
-        let (factor, source) = match self.entry(&device.id) {
+        let (entry, of) = match self.entry(&device.id) {
             None => return,
-            Some(Entry::Factor { factor, source }) => (*factor, source.clone()),
-            Some(Entry::Parent(parent)) => match self.entry(parent) {
-                Some(Entry::Factor { factor, source }) => (*factor, format!("that of {parent}: {source}")),
-                _ => (1.0, format!("{NOT_FITTED}, as {parent}")),
-            },
+            Some(Entry::Parent(parent)) => (self.entry(parent), format!("that of {parent}: ")),
+            entry => (entry, String::new()),
         };
-        device.sustained = factor;
-        device.sustained_source = source;
+        let Some(Entry::Factor { factor, source, eight_bit }) = entry else {
+            device.sustained_source = format!("{NOT_FITTED}, as {}", of.trim_end_matches(": "));
+            return;
+        };
+        device.sustained = *factor;
+        device.sustained_source = format!("{of}{source}");
+        device.sustained_eight_bit = *factor;
+        if let Some((factor, source)) = eight_bit {
+            device.sustained_eight_bit = *factor;
+            device.sustained_source += &format!("; {factor} in eight bits: {source}");
+        }
     }
 
     /// Every entry and parent must be a device.
@@ -124,12 +136,12 @@ impl Sustained {
 }
 
 /// The factor, 0.75 to 1: below that something else than power limits what was measured.
-fn read_factor(row: &Place) -> Read<f64> {
-    let factor = row.required("factor", 1.0)?;
+fn read_factor(row: &Place, key: &str) -> Read<f64> {
+    let factor = row.required(key, 1.0)?;
     if (0.75..=1.0).contains(&factor) {
         return Ok(factor);
     }
-    Err(row.fields().mistyped("factor", &factor.to_string(), "from 0.75 to 1").into())
+    Err(row.fields().mistyped(key, &factor.to_string(), "from 0.75 to 1").into())
 }
 
 /// Failure rates.

@@ -72,6 +72,7 @@ pub(super) fn read_device(row: &Place, default_id: &str) -> Read<Device> {
         price,
         price_source: if price.is_some() { "its own".to_string() } else { String::new() },
         sustained: 1.0,
+        sustained_eight_bit: 1.0,
         sustained_source: NOT_FITTED.to_string(),
         verified: row.flag("verified")?,
         unverified_fields: row.texts("unverified_fields")?,

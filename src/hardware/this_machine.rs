@@ -84,6 +84,7 @@ impl Preset {
             memory: self.memory / share,
             memory_bandwidth: rank.memory_bandwidth,
             sustained: 1.0,
+            sustained_eight_bit: 1.0,
             sustained_source: "the rates are measured over whole runs".to_string(),
             verified: true,
             sources: sources.clone(),

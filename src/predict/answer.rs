@@ -5,6 +5,7 @@ use super::predictor::Job;
 use super::{Part, PartKind, Prediction, Stage};
 use autoshard_cost::collectives::Kind;
 use autoshard_cost::kernels::How;
+use autoshard_cost::layout::filled;
 use autoshard_passes::predict::price::Priced;
 use autoshard_passes::predict::step::StepTime;
 use autoshard_passes::profile::{Item, Profile, Work};
@@ -122,6 +123,14 @@ fn marks(job: &Job, cut: &Cut, priced: &[Priced]) -> Vec<String> {
     let devices = job.layout.devices();
     if let Some(most) = job.cluster.devices.or(job.cluster.capacity()).filter(|most| devices > *most) {
         out.push(format!("{} has {most} devices; for {devices} its last tier is repeated", job.cluster.id));
+    }
+    let used = filled(job.cluster, devices);
+    for (tier, used) in job.cluster.tiers.iter().zip(&used.tiers) {
+        if let (Some(all), Some(some)) = (tier.fanout, used.fanout) {
+            if some < all {
+                out.push(format!("{some} of {all} members of each {} are used, so that all are equal", tier.name));
+            }
+        }
     }
     let worst = priced
         .iter()

@@ -13,7 +13,7 @@ use autoshard_cost::cluster::Cluster;
 use autoshard_cost::collectives::Collectives;
 use autoshard_cost::device::Format;
 use autoshard_cost::kernels::Kernels;
-use autoshard_cost::layout::{place, MeshAxis, Placement};
+use autoshard_cost::layout::{filled, place, MeshAxis, Placement};
 use autoshard_cost::schedule::Kind;
 use autoshard_cost::stack::{AttentionKernel, ConstantName, Fusion, Habits, Stack};
 use autoshard_passes::predict::machine::Machine;
@@ -255,6 +255,7 @@ impl Ready {
         let constant = |name, absent| stack.value(name, absent);
         let factors = Factors {
             sustained: job.cluster.device.sustained,
+            sustained_eight_bit: job.cluster.device.sustained_eight_bit,
             products: constant(ConstantName::Products, 1.0),
             attention: constant(ConstantName::Attention, 1.0) * self.generation,
             loops: constant(ConstantName::Loops, 1.0),
@@ -306,7 +307,10 @@ impl Ready {
         };
         let layers = self.profiles.functions.iter().zip(&self.profiles.layer);
         let boundary_bytes = layers.filter(|(_, layer)| **layer).map(|(f, _)| f.boundary_bytes).fold(0.0, f64::max);
-        Ok(Pipe { kind, stages: &self.stages, boundary_bytes, blocking: kind != Kind::Interleaved })
+        // What tensor-parallel ranks all hold is sent in shares and gathered behind (Megatron's scatter-gather,
+        // DeepSpeed's partitioned activations).
+        let boundary_bytes = if l.sp { boundary_bytes } else { boundary_bytes / l.tp as f64 };
+        Ok(Pipe { kind, stages: &self.stages, boundary_bytes, blocking: kind == Kind::OneForwardOneBackward })
     }
 
     fn machine(&self) -> Machine<'_> {
@@ -462,11 +466,12 @@ fn placements(job: &Job) -> Result<Vec<(Group, Placement)>, PredictError> {
         (Group::ExpertShard, &experts, vec!["eshard"]),
         (Group::ExpertReplicas, &experts, if zero { vec!["eshard", "ereplica"] } else { vec!["ereplica"] }),
     ];
+    let cluster = filled(job.cluster, l.devices());
     let mut out = Vec::with_capacity(groups.len());
     for (group, axes, names) in groups {
         let size: u64 = axes.iter().filter(|a| names.contains(&a.name.as_str())).map(|a| a.size).product();
         if size > 1 {
-            let placed = place(job.cluster, axes, &names).map_err(|e| PredictError::Missing {
+            let placed = place(&cluster, axes, &names).map_err(|e| PredictError::Missing {
                 entity: job.cluster.id.clone(),
                 what: format!("a place for this layout ({e})"),
                 instead: "use fewer devices or another cluster".to_string(),

@@ -129,7 +129,12 @@ impl Backend for Wired {
 
     fn predict_row(&self, row: &RunRow, machine: &Cluster, stack: &Stack) -> Result<Prediction, PredictError> {
         let model = self.row(row)?;
-        self.predictor.predict(&job(row, &model, machine, stack)?)
+        let out = self.predictor.predict(&job(row, &model, machine, stack)?)?;
+        if std::env::var("AS_PARTS").is_ok() {
+            let parts: Vec<String> = out.parts.iter().map(|p| format!("[\"{}\",{},{}]", p.name, p.seconds, p.exposed)).collect();
+            eprintln!("PARTS {{\"id\":\"{}\",\"stack\":\"{}\",\"step\":{},\"parts\":[{}]}}", row.id, stack.name, out.step_seconds, parts.join(","));
+        }
+        Ok(out)
     }
 
     fn timer<'a>(&'a self, row: &'a RunRow, machine: &'a Cluster, stack: &'a Stack) -> Timer<'a> {

@@ -38,6 +38,7 @@ pub fn device(id: &str) -> Device {
         scale_up,
         network_bandwidth: Some(5e10),
         sustained: 1.0,
+        sustained_eight_bit: 1.0,
         ..Device::default()
     }
 }
@@ -106,6 +107,7 @@ fn prediction(seconds: f64, flops: f64) -> Prediction {
         model_flops_causal: flops,
         model_flops_full: 1.25 * flops,
         hardware_flops: 1.5 * flops,
+        stages: Vec::new(),
         marks: vec!["fake".into()],
     }
 }

@@ -7,11 +7,13 @@
 mod axes;
 mod count;
 mod error;
+mod fill;
 #[cfg(test)]
 mod tests;
 
 pub use axes::{default_layout, MeshAxis, ORDER};
 pub use error::LayoutError;
+pub use fill::filled;
 
 use crate::cluster::{Cluster, Medium, Tier};
 use count::{counts, merged, Digit, MOST_ENUMERATED};

@@ -64,6 +64,8 @@ pub struct Transfer {
 pub struct Factors {
     /// Rate of the device that lasts over that of a burst, for products and attention.
     pub sustained: f64,
+    /// The same for products of eight bits and fewer.
+    pub sustained_eight_bit: f64,
     /// Products.
     pub products: f64,
     /// Attention.

@@ -83,8 +83,8 @@ pub fn time(
         chunks: pipe.stages.first().map_or(1, Vec::len) as u32,
         microbatches: m as u32,
         costs: &costs,
-        message: hop.seconds,
-        blocking: pipe.blocking,
+        message: hop.seconds * std::env::var("AS_MSG").ok().and_then(|v| v.parse::<f64>().ok()).unwrap_or(1.0),
+        blocking: match std::env::var("AS_BLOCK").as_deref() { Ok("0") => false, Ok("1") => true, _ => pipe.blocking },
     };
     let free = Pipeline { message: 0.0, ..pipeline };
     let finish = |plays: &[autoshard_cost::schedule::StagePlay]| {

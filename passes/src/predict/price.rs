@@ -53,7 +53,7 @@ pub struct Priced {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Quote {
     /// A product. Tables of eight-bit products include bringing the operands to eight bits.
-    Product { seconds: f64 },
+    Product { seconds: f64, narrow: bool },
     /// Attention kernels.
     Attention { seconds: f64 },
     /// Loop kernels.
@@ -124,7 +124,7 @@ fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, inputs: bool) -
                 let time = rates.product(&Product { format, ..*product });
                 let cast = narrow && gathered == Some(*product);
                 let saved = if cast { saved_cast(product, time.seconds, rates, formats.tp) } else { 0.0 };
-                (Quote::Product { seconds: time.seconds - saved }, time.how)
+                (Quote::Product { seconds: time.seconds - saved, narrow: format.bytes() < 2.0 }, time.how)
             }
             Work::Attention { attention, count } => {
                 let time = rates.attention(attention);
@@ -181,10 +181,13 @@ fn wait(phases: &mut [&mut Phase], host: f64) {
 fn phase(quotes: &Quotes, factors: &Factors, manner: &Manner) -> Phase {
     let mut out = Phase { how: quotes.how, ..Phase::default() };
     let products = factors.products / factors.sustained;
+    let narrow_products = factors.products / factors.sustained_eight_bit;
     let attention = factors.attention / factors.sustained;
     for quote in &quotes.items {
         match quote {
-            Quote::Product { seconds } => out.compute.products += seconds * products,
+            Quote::Product { seconds, narrow } => {
+                out.compute.products += seconds * if *narrow { narrow_products } else { products };
+            }
             Quote::Attention { seconds } => out.compute.attention += seconds * attention,
             Quote::Loop { seconds, bytes } => {
                 out.compute.loops += seconds * factors.loops;

@@ -49,6 +49,7 @@ pub fn device(d: &Device) -> Value {
         "price_usd_per_hour": d.price,
         "price_source": d.price_source,
         "sustained": d.sustained,
+        "sustained_eight_bit": d.sustained_eight_bit,
         "sustained_source": d.sustained_source,
         "verified": d.verified,
         "unverified_fields": d.unverified_fields,
