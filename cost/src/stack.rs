@@ -40,6 +40,9 @@ pub struct Habits {
     /// Whether the backward of a tensor-parallel product gathers its input and reduces its cotangent beside
     /// the other product (Megatron's asynchronous communication).
     pub async_tensor_backward: bool,
+    /// Whether stages of a pipeline sit inside data ranks (tp, cp, pp, dp from the inside out, as Llama 3 was
+    /// trained: Dubey et al. 2024, arXiv 2407.21783, section 3.3.2), instead of outside of them.
+    pub stages_inside: bool,
     /// Whether the next unit's parameters are gathered while this one computes.
     pub prefetch: bool,
     /// Whether tensor-parallel messages run piece by piece beside their products, where a run does not say.

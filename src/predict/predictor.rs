@@ -446,13 +446,19 @@ fn data(job: &Job) -> Data {
     }
 }
 
-/// Where the groups of a layout sit: tp innermost, then cp, data ranks, stages.
+/// Where the groups of a layout sit: tp innermost, then cp, data ranks, stages; or stages inside data ranks.
 fn placements(job: &Job) -> Result<Vec<(Group, Placement)>, PredictError> {
     let (l, s) = (job.layout, spread(job.layout));
     let axes = |list: &[(&str, u64)]| list.iter().map(|(n, size)| MeshAxis::new(*n, *size)).collect::<Vec<_>>();
-    let dense = axes(&[("tp", l.tp), ("cp", l.cp), ("shard", s.inner), ("replica", s.outer), ("pp", l.pp)]);
-    let experts =
-        axes(&[("etp", l.etp), ("ep", l.ep), ("eshard", s.expert[0]), ("ereplica", s.expert[1]), ("pp", l.pp)]);
+    let ordered = |inner: [(&'static str, u64); 2], data: [(&'static str, u64); 2]| {
+        let stages = [("pp", l.pp)];
+        match job.stack.habits.stages_inside {
+            true => axes(&[&inner[..], &stages, &data].concat()),
+            false => axes(&[&inner[..], &data, &stages].concat()),
+        }
+    };
+    let dense = ordered([("tp", l.tp), ("cp", l.cp)], [("shard", s.inner), ("replica", s.outer)]);
+    let experts = ordered([("etp", l.etp), ("ep", l.ep)], [("eshard", s.expert[0]), ("ereplica", s.expert[1])]);
     let zero = l.zero == 0;
     let inside = |axis, name| (Group::Inside(axis), &dense, vec![name]);
     let groups: Vec<(Group, &Vec<MeshAxis>, Vec<&str>)> = vec![

@@ -78,6 +78,8 @@ struct HabitsFile {
     joint_products: bool,
     accumulate_fp32: bool,
     async_tensor_backward: bool,
+    #[serde(default)]
+    stages_inside: bool,
     prefetch: bool,
     tensor_overlap: bool,
     data_overlap: bool,
@@ -183,6 +185,7 @@ fn habits(file: &File) -> Result<Habits, StackError> {
         joint_products: h.joint_products,
         accumulate_fp32: h.accumulate_fp32,
         async_tensor_backward: h.async_tensor_backward,
+        stages_inside: h.stages_inside,
         prefetch: h.prefetch,
         tensor_overlap: h.tensor_overlap,
         data_overlap: h.data_overlap,

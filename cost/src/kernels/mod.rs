@@ -87,3 +87,13 @@ pub struct Attention {
     /// The backward, instead of the forward.
     pub backward: bool,
 }
+
+impl Attention {
+    /// FLOPs of the scores that are computed: two products, or the five of a backward that makes the scores again
+    /// (Dao 2023, arXiv 2307.08691, section 3.1).
+    pub fn flops(&self) -> f64 {
+        let products = if self.backward { 2.5 } else { 1.0 };
+        let scores = self.batch * self.heads * self.queries * self.keys * self.share;
+        2.0 * products * scores * (self.head_dim + self.value_dim)
+    }
+}

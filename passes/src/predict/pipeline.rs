@@ -2,10 +2,10 @@
 //! gathers before and the reductions behind it.
 //!
 //! A stage's kernels for a micro-batch are the sums of its units' phases. Parameters that data-parallel ranks
-//! share are gathered once before the first micro-batch and gradients are reduced in the last one's backward;
-//! what of that is not hidden is found by playing one micro-batch of the stage alone, and stands before the
-//! stage's first step and behind its last. With ZeRO-2 and 3 every micro-batch has its messages. The optimizer
-//! starts when the last stage is done, because it needs the norm of all gradients.
+//! share are gathered once before the first micro-batch (in each, with ZeRO-3 that does not keep them), and
+//! gradients are reduced in the last one's backward, as Megatron and torchtitan do; what of that is not hidden
+//! is found by playing one micro-batch of the stage alone, and stands before the stage's first step and behind
+//! its last. The optimizer starts when the last stage is done, because it needs the norm of all gradients.
 
 use super::parts::{Messages, Traffic};
 use super::step::{self, played, Scratch, Step, StepTime, Unit};
@@ -45,7 +45,7 @@ struct Ends {
     head: f64,
     /// Seconds behind its last step until gradients are reduced.
     tail: f64,
-    /// Seconds that messages add to each micro-batch.
+    /// Seconds that gathers add to each micro-batch.
     each: f64,
     /// The messages of a step.
     messages: Messages,
@@ -133,25 +133,21 @@ fn stage_ends(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<
     if !shares || step.units.is_empty() {
         return Ok(out);
     }
-    let every = d.zero >= 2;
+    // Parameters that are not kept are gathered in every micro-batch.
+    let every = d.zero == 3 && !d.keep;
     let all = played(step, rates, scratch)?;
     let inside = step::inside(&Step { microbatches: 1, ..step.clone() });
     let busy = inside.compute.seconds() + inside.messages.exposed();
-    let times = if every { step.microbatches.max(1) as f64 } else { 1.0 };
+    let mut gathers = 0.0;
     for t in all.messages.0 {
-        let gathers = t.kind == Message::AllGather;
-        if !every && gathers {
-            out.head += t.exposed;
-        }
+        let gather = t.kind == Message::AllGather;
+        gathers += if gather { t.exposed } else { 0.0 };
+        let times = if every && gather { step.microbatches.max(1) as f64 } else { 1.0 };
         let (count, bytes) = (t.count * times, t.bytes * times);
         out.messages.push(Traffic { count, bytes, exposed: t.exposed * times, hidden: t.hidden * times, ..t });
     }
-    let extra = (all.seconds - busy).max(0.0);
-    if every {
-        out.each = extra;
-    } else {
-        out.tail = (extra - out.head).max(0.0);
-    }
+    *(if every { &mut out.each } else { &mut out.head }) = gathers;
+    out.tail = (all.seconds - busy - gathers).max(0.0);
     Ok(out)
 }
 

@@ -53,9 +53,9 @@ pub struct Priced {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Quote {
     /// A product. Tables of eight-bit products include bringing the operands to eight bits.
-    Product { seconds: f64, narrow: bool },
+    Product { seconds: f64, narrow: bool, activity: f64 },
     /// Attention kernels.
-    Attention { seconds: f64 },
+    Attention { seconds: f64, activity: f64 },
     /// Loop kernels.
     Loop { seconds: f64, bytes: f64 },
     /// Messages: one of them, what hides it, and the product beside it.
@@ -114,6 +114,7 @@ fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, inputs: bool) -
     let mut out = Quotes::default();
     let (format, wide) = (formats.narrow, formats.wide);
     let narrow = format.bytes() < 2.0;
+    let busiest = (busiest(rates, wide), busiest(rates, format));
     // The product whose input was gathered last.
     let mut gathered: Option<Product> = None;
     for item in items {
@@ -124,13 +125,18 @@ fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, inputs: bool) -
                 let time = rates.product(&Product { format, ..*product });
                 let cast = narrow && gathered == Some(*product);
                 let saved = if cast { saved_cast(product, time.seconds, rates, formats.tp) } else { 0.0 };
-                (Quote::Product { seconds: time.seconds - saved, narrow: format.bytes() < 2.0 }, time.how)
+                let seconds = time.seconds - saved;
+                let narrow = format.bytes() < 2.0;
+                let best = if narrow { busiest.1 } else { busiest.0 };
+                let flops = 2.0 * product.m * product.n * product.k * product.count;
+                (Quote::Product { seconds, narrow, activity: flops / time.seconds / best }, time.how)
             }
             Work::Attention { attention, count } => {
                 let time = rates.attention(attention);
                 // A backward is its forward times a published ratio: what it leans on is the forward.
                 let how = rates.attention(&Attention { backward: false, ..*attention }).how;
-                (Quote::Attention { seconds: time.seconds * count }, how)
+                let activity = attention.flops() / time.seconds / busiest.0;
+                (Quote::Attention { seconds: time.seconds * count, activity }, how)
             }
             Work::Loop { bytes, launches } => {
                 // Without a launch of its own it rides on another kernel.
@@ -157,6 +163,21 @@ fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, inputs: bool) -
     out
 }
 
+/// FLOP/s of a product that keeps a device's units busiest.
+fn busiest(rates: &impl Rates, format: Format) -> f64 {
+    let p = Product { format, m: 8192.0, n: 16384.0, k: 16384.0, count: 1.0, accumulate: false };
+    2.0 * p.m * p.n * p.k / rates.product(&p).seconds
+}
+
+/// Seconds that last over those of a burst, for a kernel that works at `activity` (0–1) of a device's best rate.
+///
+/// Dynamic power grows with the activity and with the cube of the clock (voltage follows it), and its limit is
+/// what holds the busiest kernels to `sustained`: so a clock f is reached with activity·f³ = sustained³, and
+/// kernels below sustained³ run as in a burst.
+fn lasting(activity: f64, sustained: f64) -> f64 {
+    (activity.clamp(0.0, 1.0).cbrt() / sustained).max(1.0)
+}
+
 /// Prices quotes by a stack's factors and manner.
 pub fn price(quoted: &Quoted, factors: &Factors, manner: &Manner) -> Priced {
     let [forward, recompute, backward_input, backward_weight] =
@@ -180,15 +201,17 @@ fn wait(phases: &mut [&mut Phase], host: f64) {
 
 fn phase(quotes: &Quotes, factors: &Factors, manner: &Manner) -> Phase {
     let mut out = Phase { how: quotes.how, ..Phase::default() };
+    // Products that hide messages are large.
     let products = factors.products / factors.sustained;
-    let narrow_products = factors.products / factors.sustained_eight_bit;
-    let attention = factors.attention / factors.sustained;
     for quote in &quotes.items {
         match quote {
-            Quote::Product { seconds, narrow } => {
-                out.compute.products += seconds * if *narrow { narrow_products } else { products };
+            Quote::Product { seconds, narrow, activity } => {
+                let sustained = if *narrow { factors.sustained_eight_bit } else { factors.sustained };
+                out.compute.products += seconds * factors.products * lasting(*activity, sustained);
             }
-            Quote::Attention { seconds } => out.compute.attention += seconds * attention,
+            Quote::Attention { seconds, activity } => {
+                out.compute.attention += seconds * factors.attention * lasting(*activity, factors.sustained);
+            }
             Quote::Loop { seconds, bytes } => {
                 out.compute.loops += seconds * factors.loops;
                 out.compute.loop_bytes += bytes;
