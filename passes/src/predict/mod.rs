@@ -7,6 +7,8 @@
 pub mod machine;
 pub mod parts;
 pub mod pipeline;
+#[cfg(test)]
+mod pipeline_tests;
 pub mod price;
 pub mod step;
 #[cfg(test)]
