@@ -5,12 +5,41 @@
 //! Nanoseconds for a task, which are a start and an end, of 1F1B with messages: each stage has a stream of
 //! computation and two of messages. It is played in four ways that need more and more: without interplay (one
 //! pass over the list), with contention on each device (events), with links that both directions share, and with
-//! what is exposed. Then steps of 32,768 micro-batches, of which the simulator plays what it takes to settle.
+//! what is exposed. Then steps of 32,768 micro-batches, of which the simulator plays what it takes to settle. Last the
+//! player of schedules: nanoseconds for a step that it plays, all in, steps that it plays of more and more
+//! micro-batches, and what it allocates once it has played a pipeline before.
 
-use autoshard_cost::schedule::{lower, lower_periodic, rules, schedule, Kind, ScheduleError, Step, Work};
+use autoshard_cost::schedule::{
+    lower, lower_periodic, rules, schedule, Cost, Kind, Pipeline, Player, ScheduleError, Step, Work,
+};
 use autoshard_cost::sim::{Contention, Rules, Simulator, Stream, Task};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+
+/// Allocations so far.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts allocations.
+struct Counting;
+
+// SAFETY: it hands all calls on as they are.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// Galvatron's.
 const CONTENTION: Contention = Contention { compute: 1.1256, communication: 1.1256 };
@@ -82,6 +111,55 @@ fn main() -> Result<(), Box<dyn Error>> {
         let periods = repeated.count - skip.map_or(0, |s| s.periods * s.repeats);
         let tasks = simulator.periodic_tasks().len();
         println!("{name:30} {periods:21} {tasks:14} {:13.0} {:12.0}", lowering / 1e3, playing / 1e3);
+    }
+    players(rounds)
+}
+
+/// Micro-batches that are played.
+const MICROBATCHES: [u32; 5] = [16, 64, 512, 4096, 32_768];
+
+/// Times of the player.
+fn players(rounds: usize) -> Result<(), Box<dyn Error>> {
+    println!(
+        "player: ns a step that is played of {MICROBATCHES:?} micro-batches; µs to play the most; steps played of a \
+         stage's chunk; allocations of a play"
+    );
+    for (name, message, spread, blocking) in [
+        ("equal stages, free messages", 0.0, 0.0, false),
+        ("unequal stages, messages", 0.2, 0.01, false),
+        ("the same, blocking", 0.2, 0.01, true),
+    ] {
+        println!("{name}");
+        for (kind, chunks) in [
+            (Kind::GPipe, 1),
+            (Kind::OneForwardOneBackward, 1),
+            (Kind::Interleaved, 4),
+            (Kind::ZeroBubbleH1, 1),
+            (Kind::ZeroBubbleV, 2),
+            (Kind::DualPipeV, 2),
+        ] {
+            for stages in [8u32, 16] {
+                let cost = |part: u32| {
+                    let f = (1.0 + spread * f64::from(part / chunks % 3)) / f64::from(chunks);
+                    Cost { forward: f, backward_input: f, backward_weight: f, ready: 0.0 }
+                };
+                let costs: Vec<Cost> = (0..stages * chunks).map(cost).collect();
+                let (mut ns, mut steps, mut most, mut play) = (vec![], vec![], 0, 0.0);
+                for microbatches in MICROBATCHES {
+                    let p = Pipeline { kind, stages, chunks, microbatches, costs: &costs, message, blocking };
+                    let mut player = Player::default();
+                    player.play(&p, false)?;
+                    let before = ALLOCATIONS.load(Ordering::Relaxed);
+                    let time = fastest(rounds, || player.play(&p, false).map(|_| ()))?;
+                    most = most.max((ALLOCATIONS.load(Ordering::Relaxed) - before) / rounds as u64);
+                    play = time / 1e3;
+                    ns.push(time / player.steps() as f64);
+                    steps.push(player.steps() / u64::from(stages * chunks));
+                }
+                let text = |v: &[f64]| v.iter().map(|x| format!("{x:6.1}")).collect::<String>();
+                println!("{:12} {stages:3} {} {play:8.1}   {steps:?} {most}", kind.name(), text(&ns));
+            }
+        }
     }
     Ok(())
 }

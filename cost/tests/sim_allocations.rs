@@ -1,6 +1,7 @@
-//! A simulator that has seen a list allocates nothing for it again. In a program of its own, because it counts
+//! A simulator that has seen a list allocates nothing for it again, and neither does a player of schedules. In a program of its own, because it counts
 //! what the allocator is asked.
 
+use autoshard_cost::schedule::{Cost, Kind, Pipeline, Player};
 use autoshard_cost::sim::{Contention, Periodic, Rules, Simulator, Stream, Task};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -81,4 +82,26 @@ fn periods_allocate_nothing_either() {
     // The check of the list has one buffer.
     assert!(calls(|| run(&mut simulator, 1000)) <= 1);
     assert!(calls(|| run(&mut simulator, 30_000)) <= 1);
+}
+
+#[test]
+fn plays_of_schedules_allocate_nothing_either() {
+    let mut player = Player::default();
+    let cost = Cost { forward: 1.0, backward_input: 1.1, backward_weight: 0.9, ready: 0.0 };
+    let costs = [cost; 32];
+    for kind in Kind::ALL {
+        let chunks = match kind {
+            Kind::Interleaved => 4,
+            Kind::ZeroBubbleV | Kind::DualPipeV => 2,
+            _ => 1,
+        };
+        for blocking in [false, true] {
+            let costs = &costs[..8 * chunks as usize];
+            let p = Pipeline { kind, stages: 8, chunks, microbatches: 64, costs, message: 0.1, blocking };
+            player.play(&p, false).unwrap();
+            let more = Pipeline { microbatches: 32_768, ..p };
+            // Also for more micro-batches than it has seen.
+            assert_eq!(calls(|| assert!(player.play(&more, false).is_ok())), 0, "{kind}, blocking {blocking}");
+        }
+    }
 }

@@ -131,7 +131,7 @@ impl Predictor {
     pub fn predict(&self, job: &Job) -> Result<Prediction, PredictError> {
         let ready = self.prepare(job)?;
         let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
-        let played = ready.play(job, job.stack, &mut scratch);
+        let played = ready.play(job, job.stack, &mut scratch, true);
         lock(&self.scratch).push(scratch);
         let (priced, time) = played?;
         let p = &ready.profiles;
@@ -242,7 +242,8 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Prices the functions by a stack's constants and plays the step.
+    /// Prices the functions by a stack's constants and plays the step. With `explain` a pipeline is also played
+    /// without messages, to tell what they cost.
     ///
     /// # Errors
     /// Times that are not numbers, which constants in their ranges never give.
@@ -251,6 +252,7 @@ impl Ready {
         job: &Job,
         stack: &Stack,
         scratch: &mut Scratch,
+        explain: bool,
     ) -> Result<(Vec<Priced>, StepTime), PredictError> {
         let constant = |name, absent| stack.value(name, absent);
         let factors = Factors {
@@ -283,7 +285,7 @@ impl Ready {
             0 | 1 => step::time(&step, &self.machine(), scratch).map_err(|e| bug(e.to_string()))?,
             _ => {
                 let pipe = self.pipe(job.layout)?;
-                let played = pipeline::time(&step, &pipe, &self.machine(), scratch, false);
+                let played = pipeline::time(&step, &pipe, &self.machine(), scratch, explain);
                 played.map_err(|e| bug(e.to_string()))?
             }
         };
@@ -298,12 +300,7 @@ impl Ready {
             Schedule::Interleaved => Kind::Interleaved,
             Schedule::ZbH1 => Kind::ZeroBubbleH1,
             Schedule::ZbV => Kind::ZeroBubbleV,
-            Schedule::DualPipeV => {
-                return Err(PredictError::Later {
-                    what: "schedule=dualpipe-v".to_string(),
-                    instead: "zb-v is the nearest schedule".to_string(),
-                })
-            }
+            Schedule::DualPipeV => Kind::DualPipeV,
         };
         let layers = self.profiles.functions.iter().zip(&self.profiles.layer);
         let boundary_bytes = layers.filter(|(_, layer)| **layer).map(|(f, _)| f.boundary_bytes).fold(0.0, f64::max);

@@ -148,7 +148,7 @@ impl Backend for Wired {
             let Ok(job) = job(row, &model, machine, stack) else { return f64::NAN };
             let stack = with_values(stack, values);
             let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
-            ready.play(&job, &stack, &mut scratch).map_or(f64::NAN, |(_, t)| t.seconds)
+            ready.play(&job, &stack, &mut scratch, false).map_or(f64::NAN, |(_, t)| t.seconds)
         })
     }
     fn score_kernels(&self, _: TableKind, device: &Device, file: &str, text: &str) -> Result<TableScore, PredictError> {

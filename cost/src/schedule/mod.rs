@@ -2,8 +2,9 @@
 //!
 //! A model is cut into *parts*, one after the other. A stage holds one part, or several, its *chunks*. A
 //! micro-batch goes forward through all parts and backward through all parts; a schedule says in which order
-//! each stage does its share; what waits follow from it is the simulator's to find ([`lower`], and for thousands
-//! of micro-batches [`lower_periodic`]).
+//! each stage does its share. What waits follow from it is found by a [`Player`], which knows pipelines alone and needs
+//! no more steps for more micro-batches, or by the simulator of tasks, beside anything else ([`lower`], and for
+//! thousands of micro-batches [`lower_periodic`]).
 //!
 //! With F, B = Bx + W the seconds of a stage for a micro-batch (forward, backward, of which the gradients of
 //! activations and of weights), p equal stages, m micro-batches, v chunks a stage and messages that take no
@@ -12,10 +13,15 @@
 //! - GPipe (Huang et al., 2019) and 1F1B (Narayanan et al., PipeDream-Flush, 2021): (p − 1)(F + B);
 //! - interleaved 1F1B (Narayanan et al., 2021): (p − 1)(F + B) / v;
 //! - ZB-H1 (Qi et al., 2401.10241): (p − 1)(F + B − 2W);
-//! - ZB-V (the same, section 6): none on any stage once it has started, where F = Bx = W.
+//! - ZB-V (the same, section 6): none on any stage once it has started, where F = Bx = W;
+//! - DualPipeV (DeepSeek-AI, DualPipe's README, 2025): (p − 1)(F&B + B − 3W) of a chunk's times by the README, with F&B
+//!   a pair that overlaps. A pair whose steps run one after the other, as here, waits less: (p − 1) F where F = Bx = W.
 
 mod build;
+#[cfg(test)]
+mod lists;
 mod lower;
+mod order;
 mod player;
 mod repeat;
 #[cfg(test)]
@@ -46,17 +52,21 @@ pub enum Kind {
     ZeroBubbleH1,
     /// Two chunks a stage in a V: stage i holds parts i and 2p − 1 − i; the backward is split.
     ZeroBubbleV,
+    /// The same V, where a forward of one micro-batch and a backward of another make a pair (DeepSeek's DualPipeV):
+    /// what a stack overlaps within the pair is its own; here its two steps run one after the other.
+    DualPipeV,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 6] = [
+    pub const ALL: [Kind; 7] = [
         Kind::Naive,
         Kind::GPipe,
         Kind::OneForwardOneBackward,
         Kind::Interleaved,
         Kind::ZeroBubbleH1,
         Kind::ZeroBubbleV,
+        Kind::DualPipeV,
     ];
 
     /// Its name, as in plans.
@@ -68,13 +78,14 @@ impl Kind {
             Kind::Interleaved => "interleaved",
             Kind::ZeroBubbleH1 => "zb-h1",
             Kind::ZeroBubbleV => "zb-v",
+            Kind::DualPipeV => "dualpipe-v",
         }
     }
 
     /// The part that is a chunk of a stage.
     pub fn part(self, stages: u32, stage: u32, chunk: u32) -> u32 {
         match self {
-            Kind::ZeroBubbleV if chunk == 1 => 2 * stages - 1 - stage,
+            Kind::ZeroBubbleV | Kind::DualPipeV if chunk == 1 => 2 * stages - 1 - stage,
             _ => chunk * stages + stage,
         }
     }
@@ -82,7 +93,7 @@ impl Kind {
     /// The stage that holds a part, and as which chunk.
     pub fn holder(self, stages: u32, part: u32) -> (u32, u32) {
         match self {
-            Kind::ZeroBubbleV if (stages..2 * stages).contains(&part) => (2 * stages - 1 - part, 1),
+            Kind::ZeroBubbleV | Kind::DualPipeV if (stages..2 * stages).contains(&part) => (2 * stages - 1 - part, 1),
             _ => (part % stages, part / stages),
         }
     }
@@ -173,13 +184,47 @@ pub enum ScheduleError {
     /// Micro-batches that do not make whole groups.
     #[error(
         "interleaved with {microbatches} micro-batches on {stages} stages: micro-batches go in groups of as many \
-         as there are stages; use a multiple of {stages}"
+         as there are stages; use a multiple of {stages} (it need not be one of stages times chunks): {}", Near(*.stages, *.microbatches)
     )]
     Groups {
         /// Stages.
         stages: u32,
         /// Micro-batches.
         microbatches: u32,
+    },
+    /// Costs of another number of chunks.
+    #[error("{costs} costs for {stages} stages of {chunks} chunks; give one for each chunk, stage by stage")]
+    Costs {
+        /// Stages.
+        stages: u32,
+        /// Chunks of a stage.
+        chunks: u32,
+        /// How many costs there are.
+        costs: usize,
+    },
+    /// A cost that is no time.
+    #[error("stage {stage}, chunk {chunk}: {seconds} s is no time; it has to be finite and 0 or more")]
+    Seconds {
+        /// The stage.
+        stage: u32,
+        /// The chunk.
+        chunk: u32,
+        /// What its cost says.
+        seconds: f64,
+    },
+    /// A message that takes no time that there is.
+    #[error("a message takes {0} s, which is no time; it has to be finite and 0 or more")]
+    Message(f64),
+    /// A stage that waits for ever.
+    #[error(
+        "stage {stage} waits for ever{}: its order of steps and those of the other stages do not fit together, which is \
+         an error of this schedule; please report it", .step.map(|s| format!(" before {s}")).unwrap_or_default()
+    )]
+    Stuck {
+        /// The stage.
+        stage: u32,
+        /// Its next step; `None` where only what it sent last waits.
+        step: Option<Step>,
     },
     /// More stages than the simulator has streams for.
     #[error("{0} stages are more than the simulator has streams for (21,845); use fewer stages")]
@@ -216,6 +261,21 @@ pub enum ScheduleError {
     /// Anything else that the simulator refuses.
     #[error(transparent)]
     Tasks(#[from] SimError),
+}
+
+/// The multiples of a number next to another.
+struct Near(u32, u32);
+
+impl fmt::Display for Near {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let &Near(stages, microbatches) = self;
+        let below = microbatches / stages.max(1) * stages;
+        match (below, below.checked_add(stages)) {
+            (0, Some(above)) => write!(f, "{above}"),
+            (_, Some(above)) => write!(f, "{below} or {above}"),
+            (_, None) => write!(f, "{below}"),
+        }
+    }
 }
 
 /// The text of a deadlock.

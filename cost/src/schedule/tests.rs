@@ -48,7 +48,7 @@ fn shapes(kind: Kind) -> impl Iterator<Item = (u32, u32, u32)> {
     let all = (1..=8).flat_map(|p| (1..=4).flat_map(move |v| (1..=16).map(move |m| (p, v, m))));
     all.filter(move |(p, v, m)| match kind {
         Kind::Interleaved => m % p == 0,
-        Kind::ZeroBubbleV => *v == 2,
+        Kind::ZeroBubbleV | Kind::DualPipeV => *v == 2,
         _ => *v == 1,
     })
 }
@@ -63,19 +63,34 @@ fn every_step_is_there_once_and_none_waits_for_ever() {
                     |work, microbatch, chunk| stage.iter().filter(|s| **s == Step { work, microbatch, chunk }).count();
                 for (microbatch, chunk) in (0..m).flat_map(|m| (0..v).map(move |c| (m, c))) {
                     let halves = (count(BackwardInput, microbatch, chunk), count(BackwardWeight, microbatch, chunk));
-                    let split = matches!(kind, Kind::ZeroBubbleH1 | Kind::ZeroBubbleV);
+                    let whole = count(Backward, microbatch, chunk);
                     assert_eq!(count(Forward, microbatch, chunk), 1, "{kind} {p} {v} {m}");
-                    assert_eq!(count(Backward, microbatch, chunk), usize::from(!split));
-                    assert_eq!(halves, (usize::from(split), usize::from(split)));
+                    assert_eq!(halves, (1 - whole, 1 - whole));
+                    match kind {
+                        Kind::ZeroBubbleH1 | Kind::ZeroBubbleV => assert_eq!(whole, 0),
+                        Kind::DualPipeV => (),
+                        _ => assert_eq!(whole, 1),
+                    }
                 }
-                assert_eq!(
-                    stage.len(),
-                    (m * v) as usize * if matches!(kind, Kind::ZeroBubbleH1 | Kind::ZeroBubbleV) { 3 } else { 2 }
-                );
+                // No others.
+                let halves = stage.iter().filter(|s| s.work == BackwardWeight).count();
+                assert_eq!(stage.len(), (2 * m * v) as usize + halves);
             }
             for message in [0.0, 0.3] {
                 let lowered = lower(kind, &steps, |_, _| 1.0, message);
                 assert!(lowered.is_ok(), "{kind}, {p} stages, {v} chunks, {m}: {}", lowered.unwrap_err());
+            }
+        }
+    }
+}
+
+#[test]
+fn phases_give_the_lists() {
+    for kind in Kind::ALL {
+        for (p, v, m) in shapes(kind) {
+            for (stage, steps) in (0..).zip(schedule(kind, p, v, m).unwrap()) {
+                let expected = lists::list(kind, p, stage, v, m).unwrap_or_else(|| steps.clone());
+                assert_eq!(steps, expected, "{kind}, {p} stages, {v} chunks, {m}: stage {stage}");
             }
         }
     }
@@ -163,7 +178,9 @@ fn micro_batches_in_flight_are_the_textbooks() {
                     Kind::ZeroBubbleH1 => m.min(p),
                     // In chunks: p micro-batches on every stage, once there are enough.
                     Kind::ZeroBubbleV if m >= 2 * p - 1 => 2 * p,
-                    Kind::ZeroBubbleV => continue,
+                    // The README of DualPipe has p + 1, of 2p chunks.
+                    Kind::DualPipeV if m >= 2 * p => 2 * p + 1,
+                    Kind::ZeroBubbleV | Kind::DualPipeV => continue,
                 };
                 assert_eq!(got, expected, "{kind}, {p} stages, {v} chunks, {m}: stage {stage}");
             }
@@ -301,5 +318,15 @@ fn where_no_state_comes_back_a_mean_stands_for_it() {
         let whole = simulator.run_periodic(&exact, &rules).unwrap();
         assert!(whole.skip.is_none());
         assert!((got / whole.makespan - 1.0).abs() < 2e-3, "{message}: {got}, not {}", whole.makespan);
+    }
+}
+
+/// With equal thirds (p − 1) F of a chunk: less than (p − 1) (F&B + B − 3W), which the README of DualPipe gives with a
+/// pair's overlap in F&B, as here a pair takes as long as its two steps.
+#[test]
+fn pairs_that_run_one_after_the_other_wait_little() {
+    for (p, _, m) in shapes(Kind::DualPipeV).filter(|(p, _, m)| *m >= 2 * p) {
+        let chunk = 2.0 * bubble(Kind::DualPipeV, p, 2, m, EQUAL);
+        assert!(close(chunk, f64::from(p - 1)), "{p} {m}: {chunk}");
     }
 }

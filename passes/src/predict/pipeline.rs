@@ -51,7 +51,8 @@ struct Ends {
     messages: Messages,
 }
 
-/// Times a step of a pipeline. `base.units` is not read. `record` keeps the steps for a trace.
+/// Times a step of a pipeline. `base.units` is not read. With `explain` it is also played without messages, to
+/// tell what they cost; otherwise their exposed part counts as bubble.
 ///
 /// # Errors
 /// Where there is no such schedule.
@@ -60,7 +61,7 @@ pub fn time(
     pipe: &Pipe,
     rates: &impl Rates,
     scratch: &mut Scratch,
-    record: bool,
+    explain: bool,
 ) -> Result<StepTime, PipelineError> {
     let m = base.microbatches.max(1);
     let flat: Vec<Vec<Unit>> = pipe.stages.iter().map(|chunks| chunks.concat()).collect();
@@ -83,17 +84,18 @@ pub fn time(
         chunks: pipe.stages.first().map_or(1, Vec::len) as u32,
         microbatches: m as u32,
         costs: &costs,
-        message: hop.seconds * std::env::var("AS_MSG").ok().and_then(|v| v.parse::<f64>().ok()).unwrap_or(1.0),
-        blocking: match std::env::var("AS_BLOCK").as_deref() { Ok("0") => false, Ok("1") => true, _ => pipe.blocking },
+        message: hop.seconds,
+        blocking: pipe.blocking,
     };
     let free = Pipeline { message: 0.0, ..pipeline };
     let finish = |plays: &[autoshard_cost::schedule::StagePlay]| {
         let last = plays.iter().zip(&ends).map(|(p, e)| p.end + e.tail).enumerate();
         last.fold((0, 0.0), |a: (usize, f64), b| if b.1 > a.1 { b } else { a })
     };
-    let (_, without) = finish(scratch.player.play(&free, false)?);
-    let plays = scratch.player.play(&pipeline, record)?;
+    let without = if explain { Some(finish(scratch.player.play(&free, false)?).1) } else { None };
+    let plays = scratch.player.play(&pipeline, false)?;
     let (slowest, seconds) = finish(plays);
+    let without = without.unwrap_or(seconds);
     let stages = plays.iter().map(|p| p.busy).collect();
     let busiest = Step { units: &flat[slowest], ..base.clone() };
     let mut out = step::inside(&busiest);

@@ -58,7 +58,7 @@ fn play(kind: Kind, layers: &[usize], chunks: usize, m: u64, data: Data, bytes: 
         collectives: 1.0,
     };
     let pipe = Pipe { kind, stages: &stages, boundary_bytes: bytes, blocking: false };
-    time(&step, &pipe, &Plain, &mut Scratch::default(), false).unwrap()
+    time(&step, &pipe, &Plain, &mut Scratch::default(), true).unwrap()
 }
 
 #[test]
