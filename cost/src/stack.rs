@@ -31,6 +31,8 @@ pub struct Habits {
     pub one_kernel: Vec<String>,
     /// How attention is computed.
     pub attention: AttentionKernel,
+    /// Whether dropout runs. A run says so, a stack does not.
+    pub dropout: bool,
     /// Whether the cross-entropy reads the logits once.
     pub fused_loss: bool,
     /// Whether products that share an input (q, k, v; gate, up) are one.

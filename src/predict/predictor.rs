@@ -60,11 +60,13 @@ pub struct Says {
     pub gradient_bytes: Option<f64>,
     /// A compiler saw the whole model.
     pub compiled: Option<bool>,
+    /// Dropout runs.
+    pub dropout: Option<bool>,
 }
 
 /// Sizes of a model's functions by what decides them.
 type ProfileKey = (String, u64, u64, Shards, HabitsKey, profile::Recompute);
-type HabitsKey = (u8, u8, [bool; 4], Vec<String>);
+type HabitsKey = (u8, u8, [bool; 5], Vec<String>);
 
 /// A user's own measurements, in place of those that ship.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -332,6 +334,7 @@ fn shards(l: &Layout) -> Shards {
 /// The stack's habits, changed by what the run says.
 fn habits(job: &Job) -> Habits {
     let mut habits = job.stack.habits.clone();
+    habits.dropout = job.says.dropout == Some(true);
     if job.says.compiled == Some(true) {
         habits.fusion = Fusion::Compiled;
         habits.fused_loss = true;
@@ -343,7 +346,7 @@ fn habits(job: &Job) -> Habits {
 }
 
 fn habits_key(h: &Habits) -> HabitsKey {
-    let flags = [h.fused_loss, h.joint_products, h.accumulate_fp32, h.async_tensor_backward];
+    let flags = [h.fused_loss, h.joint_products, h.accumulate_fp32, h.async_tensor_backward, h.dropout];
     (h.fusion as u8, h.attention as u8, flags, h.one_kernel.clone())
 }
 

@@ -84,6 +84,7 @@ fn job<'a>(row: &'a RunRow, model: &'a Named, machine: &'a Cluster, stack: &'a S
                 GradDtype::Bf16 | GradDtype::F16 => 2.0,
             }),
             compiled: row.compile,
+            dropout: row.dropout,
         },
     })
 }

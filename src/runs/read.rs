@@ -389,7 +389,8 @@ fn layout(
         keep: f.flag("norm.reshard_after_forward")? == Some(false),
         shard_group: f.count("norm.shard_group")?.filter(|n| *n > 0).unwrap_or(whole),
         sp: f.flag("norm.sp")?.unwrap_or(false),
-        cp_method: CpMethod::Ring,
+        // Llama 3 gathers keys and values (Dubey et al. 2024, arXiv 2407.21783, section 3.3.2).
+        cp_method: if text(f, "norm.stack") == "meta-llama3" { CpMethod::AllGather } else { CpMethod::Ring },
         micro_batch: s.micro_batch,
         microbatches: s.global_batch / unit,
         recompute,

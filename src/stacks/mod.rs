@@ -181,6 +181,7 @@ fn habits(file: &File) -> Result<Habits, StackError> {
             "best" => AttentionKernel::Best,
             other => return Err(unknown("attention kernel", other)),
         },
+        dropout: false,
         fused_loss: h.fused_loss,
         joint_products: h.joint_products,
         accumulate_fp32: h.accumulate_fp32,

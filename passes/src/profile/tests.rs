@@ -47,6 +47,7 @@ fn habits() -> Habits {
         joint_products: false,
         accumulate_fp32: true,
         async_tensor_backward: true,
+        dropout: false,
         stages_inside: false,
         prefetch: true,
         tensor_overlap: false,

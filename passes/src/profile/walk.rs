@@ -345,7 +345,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Attention without a fused kernel: products over all scores, masked ones included, and a softmax kernel
-    /// that reads and writes the scores once each way (Megatron's scaled masked softmax), as does dropout.
+    /// that reads and writes the scores once each way (Megatron's scaled masked softmax). Dropout reads and writes
+    /// them again, with a mask of a byte each.
     fn scores(&mut self, a: &Attention, count: f64) {
         let n = a.batch * a.heads * count;
         let p = |m: f64, n_: f64, k: f64| Work::Product {
@@ -366,6 +367,11 @@ impl<'a> Walk<'a> {
             named("dq", p(a.queries, a.head_dim, a.keys)),
             named("dk", p(a.keys, a.head_dim, a.queries)),
         ]);
+        if self.habits.dropout {
+            let mask = named("dropout", Work::Loop { bytes: 2.5 * bytes, launches: 1.0 });
+            self.out.forward.push(mask.clone());
+            self.out.backward_input.push(mask);
+        }
     }
 
     /// Messages of context parallelism, given one rank's bytes of queries with outputs, and of keys with values.
