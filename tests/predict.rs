@@ -45,7 +45,18 @@ fn predict(p: &Predictor, name: &str, cluster: &Cluster, layout: &Layout, precis
     let stack = stacks::find("megatron-core-2025").unwrap().stack;
     let decoder = model(name);
     let (key, seq_len, says) = (name, 4096, Says::default());
-    p.predict(&Job { key, decoder: &decoder, cluster, stack: &stack, layout, seq_len, precision, says }).unwrap()
+    p.predict(&Job {
+        key,
+        decoder: &decoder,
+        cluster,
+        stack: &stack,
+        layout,
+        layers_per_stage: None,
+        seq_len,
+        precision,
+        says,
+    })
+    .unwrap()
 }
 
 #[test]
@@ -64,6 +75,7 @@ fn every_model_is_predicted_on_every_cluster() {
                 cluster,
                 stack: &stack,
                 layout: &layout,
+                layers_per_stage: None,
                 seq_len: 2048,
                 precision: Precision::Bf16,
                 says: Says::default(),

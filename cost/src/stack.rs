@@ -55,6 +55,76 @@ pub struct Habits {
     pub gradient_bytes: f64,
     /// What data-parallel ranks share by habit: ZeRO stage 0–3.
     pub zero: u8,
+    /// What it keeps in memory.
+    pub memory: MemoryHabits,
+}
+
+/// How a framework computes the loss, as memory sees it. Bytes are those at the peak for an element of a rank's logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LossKernel {
+    /// One kernel reads bf16 logits, and the gradient takes their place: 2 (Transformer Engine, flash-attn with
+    /// `inplace_backward`, Liger).
+    #[default]
+    InPlace,
+    /// One kernel reads bf16 logits, and their gradient is a tensor of its own: 4 (compilers, flash-attn).
+    OnePass,
+    /// Megatron's vocabulary-parallel loss: bf16 logits and an fp32 copy that becomes the softmax (kept) and then
+    /// the gradient, in place: 6.
+    Megatron,
+    /// PyTorch's `cross_entropy` of fp32 logits: bf16 logits, the log-softmax (kept) and the gradients of both
+    /// halves in fp32: 14; 18 where the vocabulary is split over ranks (`loss_parallel` has the one-hot part, the
+    /// exponential and their sum at once).
+    Pytorch,
+}
+
+/// What a framework keeps in memory beside what every one does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryHabits {
+    /// Whether parameters are their own fp32 masters, and copies in the compute type last as long as they are used
+    /// (FSDP's mixed precision); else the fp32 master stands beside a copy that stays.
+    pub parameters_are_masters: bool,
+    /// Whether gradients in the compute type stay beside main gradients that are wider (DeepSpeed's
+    /// `BF16_Optimizer`).
+    pub low_precision_gradients: bool,
+    /// Whether a buffer in the compute type stays for each distinct matrix of products with weights: Transformer
+    /// Engine hands it to autograd in place of a gradient that the product has added to the main gradient
+    /// (`get_dummy_wgrad`).
+    pub dummy_weight_gradients: bool,
+    /// Whether the update copies a rank's share of 16-bit gradients to fp32 in one piece, after it has flattened it
+    /// where it is not yet (DeepSpeed's ZeRO optimizers for fp16): no block that activations leave is long enough,
+    /// so the allocator takes new ones.
+    pub flat_update: bool,
+    /// Whether shared parameters are gathered matrix by matrix, as their products want them (XLA); else unit by unit
+    /// (FSDP's wrapped modules, DeepSpeed's).
+    pub gathers_by_matrix: bool,
+    /// Whether an input that was gathered over tensor-parallel ranks is kept for the weight gradient (DTensor);
+    /// Megatron keeps the shard and gathers again.
+    pub keeps_gathered_inputs: bool,
+    /// Whether a stage's output is kept until its backward (DeepSpeed's pipeline engine); Megatron frees it once it
+    /// is sent.
+    pub keeps_stage_outputs: bool,
+    /// How the loss is computed.
+    pub loss: LossKernel,
+    /// Reserved over allocated bytes at the peak: what the allocator cannot give to later tensors. Published runs that
+    /// print both have 1.03–1.09 (SimuMax's layouts on B200, PyTorch 2), so 1.05 where nothing else is known; 1.0 where
+    /// a compiler gives buffers their places (XLA); found on all runs of a stack where these are many. Range 1.0–1.4 (pytorch#147179 has 1.4).
+    pub allocator: f64,
+}
+
+impl Default for MemoryHabits {
+    fn default() -> MemoryHabits {
+        MemoryHabits {
+            parameters_are_masters: false,
+            low_precision_gradients: false,
+            dummy_weight_gradients: false,
+            flat_update: false,
+            gathers_by_matrix: false,
+            keeps_gathered_inputs: false,
+            keeps_stage_outputs: false,
+            loss: LossKernel::InPlace,
+            allocator: 1.0,
+        }
+    }
 }
 
 /// One fitted constant.

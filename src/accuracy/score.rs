@@ -3,7 +3,7 @@
 use super::fit::parallel;
 use super::regret::{self, Trial};
 use super::stats::{self, equal};
-use crate::predict::{Backend, PredictError, Prediction};
+use crate::predict::{Backend, Memory, PredictError, Prediction};
 use crate::runs::{machine, Entry, Machine, MemoryKind, RunRow, Unit};
 use autoshard_cost::cluster::Cluster;
 use autoshard_cost::device::Device;
@@ -173,31 +173,48 @@ fn compare(p: &Prepared, prediction: &Prediction) -> Outcome {
         marks.push("kind of memory not stated: compared as reserved".into());
     }
     let error = |measured: f64| prediction.step_seconds / measured - 1.0;
+    let memory = predicted_memory(prediction, row.measured.memory_kind);
+    // Where memory alone is compared, there may be no time.
+    let timed = |seconds: f64| Some(seconds).filter(|_| prediction.step_seconds > 0.0);
     Outcome {
         id: row.id.clone(),
         tag: row.tag.clone(),
         stack: p.stack.name.clone(),
-        skipped: measured.is_none().then(|| unmeasurable(row)),
+        skipped: (measured.is_none() && !(row.has_memory() && memory.is_some())).then(|| unmeasurable(row)),
         measured_step: measured,
         measured_memory: row.measured.memory_gib,
-        predicted_step: Some(prediction.step_seconds),
-        predicted_memory: predicted_memory(prediction, row.measured.memory_kind),
-        low: Some(prediction.low),
-        high: Some(prediction.high),
-        fits: None,
+        predicted_step: timed(prediction.step_seconds),
+        predicted_memory: memory,
+        low: timed(prediction.low),
+        high: timed(prediction.high),
+        fits: fits(prediction, &p.machine.device),
         step_error: measured.map(error),
-        memory_error: None,
+        memory_error: row.measured.memory_gib.zip(memory).map(|(measured, predicted)| predicted / measured - 1.0),
         marks,
     }
 }
 
-/// Predicted memory of a kind; unknown kinds are compared as reserved. Memory is not predicted yet.
-fn predicted_memory(_: &Prediction, _: Option<MemoryKind>) -> Option<f64> {
-    None
+/// Predicted memory of a kind, GiB, of the stage that has most of it; unknown kinds are compared as reserved.
+fn predicted_memory(prediction: &Prediction, kind: Option<MemoryKind>) -> Option<f64> {
+    let bytes = |m: &Memory| match kind {
+        Some(MemoryKind::Allocated) => m.allocated,
+        Some(MemoryKind::Reserved) | None => m.reserved,
+        Some(MemoryKind::Device) => m.device,
+    };
+    let stages = prediction.stages.iter().filter_map(|s| s.memory.as_ref());
+    stages.map(bytes).max_by(f64::total_cmp).map(|b| b / (1u64 << 30) as f64)
+}
+
+/// Whether the fullest stage is within the memory that the device shows, with no margin.
+fn fits(prediction: &Prediction, device: &Device) -> Option<bool> {
+    let (_, memory) = prediction.fullest()?;
+    Some(memory.device <= device.memory_visible.unwrap_or(device.memory))
 }
 
 fn unmeasurable(row: &RunRow) -> String {
     match row.unit {
+        Unit::Seconds if row.measured.out_of_memory => "ran out of memory: no time".into(),
+        Unit::Seconds if row.has_memory() => "no time or rate".into(),
         Unit::Mfu(_) => format!("no peak rate of {} in {}", row.accelerator, row.precision),
         _ => "the row lacks a size that its FLOP convention needs".into(),
     }

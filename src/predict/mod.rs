@@ -6,6 +6,7 @@ pub mod backend;
 pub mod cut;
 pub mod facts;
 pub mod fix;
+mod memory;
 pub mod predictor;
 pub mod settings;
 mod shaped;

@@ -6,7 +6,7 @@
 
 use super::cut::{cut, Cut};
 use super::shaped::Shape;
-use super::{CpMethod, Layout, Module, Precision, PredictError, Prediction, Recompute, Schedule};
+use super::{memory, CpMethod, Layout, Memory, Module, Precision, PredictError, Prediction, Recompute, Schedule};
 use crate::decoder::Decoder;
 use crate::{collectives, kernels, stacks};
 use autoshard_cost::cluster::Cluster;
@@ -15,13 +15,13 @@ use autoshard_cost::device::Format;
 use autoshard_cost::kernels::Kernels;
 use autoshard_cost::layout::{filled, place, MeshAxis, Placement};
 use autoshard_cost::schedule::Kind;
-use autoshard_cost::stack::{AttentionKernel, ConstantName, Fusion, Habits, Stack};
+use autoshard_cost::stack::{AttentionKernel, ConstantName, Fusion, Habits, LossKernel, Stack};
 use autoshard_passes::predict::machine::Machine;
 use autoshard_passes::predict::pipeline::{self, Pipe};
 use autoshard_passes::predict::price::{price, quote, Formats, Manner, Priced, Quoted};
 use autoshard_passes::predict::step::{self, Data, Scratch, Step, StepTime, Unit};
 use autoshard_passes::predict::{Factors, Group};
-use autoshard_passes::profile::{self, Axis, Context, Part, Profile, Shards};
+use autoshard_passes::profile::{self, Axis, Context, Part, Profile, Saved, Shards, Storage};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,6 +68,10 @@ pub struct Says {
 type ProfileKey = (String, u64, u64, Shards, HabitsKey, profile::Recompute);
 type HabitsKey = (u8, u8, [bool; 5], Vec<String>);
 
+/// What calls keep also depends on dropout, the format of products, whether gradients are shared out unit by unit,
+/// and two of the stack's habits.
+type SavedKey = (ProfileKey, bool, Precision, bool, (LossKernel, bool));
+
 /// A user's own measurements, in place of those that ship.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
@@ -104,6 +108,7 @@ pub struct Predictor {
     kernels: Mutex<HashMap<String, Arc<Kernels>>>,
     links: Mutex<Vec<(Cluster, Arc<Collectives>)>>,
     profiles: Mutex<HashMap<ProfileKey, Arc<Profiles>>>,
+    saved: Mutex<HashMap<SavedKey, Arc<Vec<Saved>>>>,
     scratch: Mutex<Vec<Scratch>>,
 }
 
@@ -137,7 +142,68 @@ impl Predictor {
         lock(&self.scratch).push(scratch);
         let (priced, time) = played?;
         let p = &ready.profiles;
-        Ok(super::answer::answer(job, &p.functions, &p.calls, &ready.cut, &priced, &time))
+        let mut answer = super::answer::answer(job, &p.functions, &p.calls, &ready.cut, &priced, &time);
+        let memory = self.memory_of(job, p, &ready.cut)?;
+        answer.stages.iter_mut().zip(memory).for_each(|(stage, m)| stage.memory = Some(m));
+        Ok(answer)
+    }
+
+    /// Peak memory of each pipeline rank, which needs no times: a layout alone can be judged.
+    ///
+    /// # Errors
+    /// Sizes that no module has, or a cut or schedule that cannot be.
+    pub fn memory(&self, job: &Job) -> Result<Vec<Memory>, PredictError> {
+        let profiles = self.profiles(job)?;
+        let cut = cut_of(job, &profiles)?;
+        self.memory_of(job, &profiles, &cut)
+    }
+
+    fn memory_of(&self, job: &Job, profiles: &Profiles, cut: &Cut) -> Result<Vec<Memory>, PredictError> {
+        let saved = self.saved(job)?;
+        let layers = profiles.functions.iter().zip(&profiles.layer).filter(|(_, layer)| **layer);
+        let functions = memory::Functions {
+            saved: &saved,
+            parameters: profiles.functions.iter().map(|f| f.parameters).collect(),
+            layer: &profiles.layer,
+            boundary: layers.map(|(f, _)| f.boundary_bytes).fold(0.0, f64::max),
+        };
+        memory::memory(job, &functions, &data(job), cut)
+    }
+
+    fn saved(&self, job: &Job) -> Result<Arc<Vec<Saved>>, PredictError> {
+        let dropout = job.says.dropout == Some(true);
+        let (profile_key, policy) = profile_key(job);
+        let m = &job.stack.habits.memory;
+        let key = (profile_key, dropout, job.precision, job.layout.zero < 2, (m.loss, m.keeps_gathered_inputs));
+        if let Some(found) = lock(&self.saved).get(&key) {
+            return Ok(found.clone());
+        }
+        let (l, habits, shards) = (job.layout, habits(job), shards(job.layout));
+        let shape = shape(job, l)?;
+        let none = profile::Recompute::None;
+        let mut policy = policy;
+        // What goes to the host is not computed again, and not on the device either.
+        let offloads =
+            |m: &Recompute| matches!(m, Recompute::Selective(m) if m.contains(&Module::RematQkvProjOffloaded));
+        if let (profile::Recompute::Parts(parts), true) = (&mut policy, offloads(&l.recompute)) {
+            parts.push(Part::LatentHeads);
+        }
+        let functions = shape.functions.iter().enumerate().map(|(i, f)| {
+            let layer = shape.is_layer(i);
+            let storage = Storage {
+                dropout,
+                wide: if job.precision == Precision::F32 { 2.0 } else { 1.0 },
+                narrow: if layer && job.precision.format().bytes() < 2.0 { 0.5 } else { 1.0 },
+                // Embedding and head are the framework's own layers, not the kernel library's; where gradients are
+                // shared out unit by unit, a unit's are counted together.
+                weight_gradients: !(layer && habits.accumulate_fp32) && l.zero < 2,
+            };
+            let policy = if layer { &policy } else { &none };
+            profile::saved(f, &shards, &habits, policy, &storage).map_err(|e| missing(job, e.to_string()))
+        });
+        let made = Arc::new(functions.collect::<Result<Vec<_>, _>>()?);
+        lock(&self.saved).insert(key, made.clone());
+        Ok(made)
     }
 
     /// What does not depend on the stack's constants.
@@ -147,8 +213,7 @@ impl Predictor {
     pub fn prepare(&self, job: &Job) -> Result<Ready, PredictError> {
         let profiles = self.profiles(job)?;
         let l = job.layout;
-        let schedule = if l.pp > 1 { l.schedule } else { Schedule::OneFOneB };
-        let cut = cut(&profiles.calls, &profiles.layer, schedule, (l.pp, l.vpp), job.layers_per_stage)?;
+        let cut = cut_of(job, &profiles)?;
         let of_chunk = |calls: &Vec<(usize, usize)>| units(&profiles, calls, l);
         let stages = cut.stages.iter().map(|chunks| chunks.iter().map(of_chunk).collect()).collect();
         let generation = match job.stack.habits.attention {
@@ -168,24 +233,16 @@ impl Predictor {
     }
 
     fn profiles(&self, job: &Job) -> Result<Arc<Profiles>, PredictError> {
-        let l = job.layout;
-        let habits = habits(job);
-        let policy = policy(&l.recompute);
-        let shards = shards(l);
-        let key = (job.key.to_string(), l.micro_batch, job.seq_len, shards, habits_key(&habits), policy.clone());
+        let (l, habits, shards) = (job.layout, habits(job), shards(job.layout));
+        let (key, policy) = profile_key(job);
         if let Some(found) = lock(&self.profiles).get(&key) {
             return Ok(found.clone());
         }
-        let missing = |what: String| PredictError::Missing {
-            entity: job.key.to_string(),
-            what,
-            instead: "use sizes that a module can have".to_string(),
-        };
-        let shape = Shape::new(job.decoder, l.micro_batch, job.seq_len).map_err(|e| missing(e.to_string()))?;
+        let shape = shape(job, l)?;
         let none = profile::Recompute::None;
         let functions = shape.functions.iter().enumerate().map(|(i, f)| {
             let policy = if shape.is_layer(i) { &policy } else { &none };
-            profile::profile(f, &shards, &habits, policy).map_err(|e| missing(e.to_string()))
+            profile::profile(f, &shards, &habits, policy).map_err(|e| missing(job, e.to_string()))
         });
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let layer = (0..functions.len()).map(|i| shape.is_layer(i)).collect();
@@ -225,6 +282,26 @@ impl Predictor {
         lock(&self.links).push((job.cluster.clone(), made.clone()));
         Ok(made)
     }
+}
+
+fn profile_key(job: &Job) -> (ProfileKey, profile::Recompute) {
+    let (l, policy) = (job.layout, policy(&job.layout.recompute));
+    let habits = habits_key(&habits(job));
+    ((job.key.to_string(), l.micro_batch, job.seq_len, shards(l), habits, policy.clone()), policy)
+}
+
+fn shape(job: &Job, l: &Layout) -> Result<Shape, PredictError> {
+    Shape::new(job.decoder, l.micro_batch, job.seq_len).map_err(|e| missing(job, e.to_string()))
+}
+
+fn missing(job: &Job, what: String) -> PredictError {
+    PredictError::Missing { entity: job.key.to_string(), what, instead: "use sizes that a module can have".to_string() }
+}
+
+fn cut_of(job: &Job, profiles: &Profiles) -> Result<Cut, PredictError> {
+    let l = job.layout;
+    let schedule = if l.pp > 1 { l.schedule } else { Schedule::OneFOneB };
+    cut(&profiles.calls, &profiles.layer, schedule, (l.pp, l.vpp), job.layers_per_stage)
 }
 
 /// A job with everything that its stack's constants do not change.

@@ -1,7 +1,7 @@
 //! The predictor as the commands' [`Backend`]: models and machines by name, rows of run files.
 
 use super::predictor::{Job, Overrides, Predictor, Says};
-use super::{Backend, ModelFacts, PredictError, Prediction, Request, TableKind, TableScore, Timer};
+use super::{Backend, ModelFacts, PredictError, Prediction, Request, Stage, TableKind, TableScore, Timer};
 use crate::accuracy::knobs::with_values;
 use crate::decoder::{Decoder, RowError};
 use crate::runs::{GradDtype, RunRow};
@@ -130,7 +130,16 @@ impl Backend for Wired {
 
     fn predict_row(&self, row: &RunRow, machine: &Cluster, stack: &Stack) -> Result<Prediction, PredictError> {
         let model = self.row(row)?;
-        let out = self.predictor.predict(&job(row, &model, machine, stack)?)?;
+        let job = job(row, &model, machine, stack)?;
+        let out = match self.predictor.predict(&job) {
+            // Where no time is compared, a layout without one can still be judged.
+            Err(e) if row.has_memory() && !row.measured.has_time() => {
+                let stage = |memory| Stage { memory: Some(memory), ..Stage::default() };
+                let stages = self.predictor.memory(&job)?.into_iter().map(stage).collect();
+                return Ok(Prediction { stages, marks: vec![format!("no time: {e}")], ..Prediction::default() });
+            }
+            answer => answer?,
+        };
         if std::env::var("AS_PARTS").is_ok() {
             let parts: Vec<String> = out.parts.iter().map(|p| format!("[\"{}\",{},{}]", p.name, p.seconds, p.exposed)).collect();
             eprintln!("PARTS {{\"id\":\"{}\",\"stack\":\"{}\",\"step\":{},\"parts\":[{}]}}", row.id, stack.name, out.step_seconds, parts.join(","));

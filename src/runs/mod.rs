@@ -106,6 +106,11 @@ pub struct RunRow {
 }
 
 impl RunRow {
+    /// Whether memory can be compared, though the time perhaps not: it was read, or there was too little.
+    pub fn has_memory(&self) -> bool {
+        self.measured.memory_gib.is_some() || self.measured.out_of_memory
+    }
+
     /// Tokens of a step.
     pub fn tokens(&self) -> f64 {
         self.global_batch as f64 * self.seq_len as f64
@@ -179,6 +184,23 @@ pub struct Measured {
     pub memory_kind: Option<MemoryKind>,
     /// Whether it ran out of memory.
     pub out_of_memory: bool,
+}
+
+impl Measured {
+    /// The same without times and rates.
+    pub fn without_times(&self) -> Measured {
+        Measured {
+            memory_gib: self.memory_gib,
+            memory_kind: self.memory_kind,
+            out_of_memory: self.out_of_memory,
+            ..Measured::default()
+        }
+    }
+
+    /// Whether a time or a rate was measured.
+    pub fn has_time(&self) -> bool {
+        self.step_seconds.is_some() || self.flops_per_second.is_some() || self.mfu.is_some()
+    }
 }
 
 /// A row of a file: one that can be simulated, or why not.

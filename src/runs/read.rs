@@ -86,21 +86,29 @@ fn row(f: &Fields, measured: &Measured) -> Result<Result<RunRow, String>, RunsEr
         Ok(r) => r,
         Err(why) => return Ok(Err(why)),
     };
-    let unit = match unit(f, measured, &mut marks)? {
+    // A reading of memory, or that it was too much, is judged by the layout alone.
+    let judged = measured.memory_gib.is_some() || measured.out_of_memory;
+    let ready = f.flag("sim_ready")? != Some(false);
+    let measured = if ready || !judged { measured.clone() } else { measured.without_times() };
+    let unit = match unit(f, &measured, &mut marks)? {
         Ok(unit) => unit,
+        Err(_) if judged => {
+            marks.push("memory alone is compared".into());
+            Unit::Seconds
+        }
         Err(why) => return Ok(Err(why)),
     };
     let layout = match layout(f, &sizes, &words, recompute, &mut marks)? {
         Ok(layout) => layout,
         Err(why) => return Ok(Err(why)),
     };
-    if f.flag("sim_ready")? == Some(false) {
+    if !ready && !judged {
         return Ok(Err("the file marks it as not ready to be simulated".into()));
     }
     if f.flag("verified")? == Some(false) {
         marks.push("not verified".into());
     }
-    finish(f, measured, Known { sizes, words, precision, unit, layout, marks }).map(Ok)
+    finish(f, &measured, Known { sizes, words, precision, unit, layout, marks }).map(Ok)
 }
 
 /// What is known of a row that lacks nothing.

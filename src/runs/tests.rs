@@ -67,7 +67,10 @@ fn rows_of_every_kind_are_read() {
 fn rows_that_lack_something_say_what() {
     let all = parse(ROWS).unwrap();
     assert_eq!(why(&all, "mbridge-038"), "no norm.recompute.kind");
-    assert_eq!(why(&all, "bloom-076"), "ran out of memory: no time");
+    // Whether memory is enough is judged by the layout alone.
+    let r = ready(&all, "bloom-076");
+    assert!(r.has_memory() && r.measured.step_seconds.is_none() && r.measured.out_of_memory);
+    assert!(r.marks.iter().any(|m| m == "memory alone is compared"));
     assert!(why(&all, "levanter-001").contains("no "));
     let id = "vtrain_multi-001";
     let of = |change: fn(&mut Value)| why(&changed(id, change).unwrap(), id);
@@ -79,6 +82,10 @@ fn rows_that_lack_something_say_what() {
     assert_eq!(of(|r| r["norm"]["recompute"] = json!({"kind": "layers"})), "no norm.recompute.layers");
     assert!(of(|r| r["sim_ready"] = json!(false)).contains("not ready"));
     assert!(of(|r| r["parallel"]["extra"] = json!({"schedule": "V-half"})).contains("schedule V-half"));
+    // With a reading of memory it is judged by that alone.
+    let memory = changed("simumax_b200-001", |r| r["sim_ready"] = json!(false)).unwrap();
+    let r = ready(&memory, "simumax_b200-001");
+    assert!(r.has_memory() && !r.measured.has_time());
     let rate = of(|r| {
         (r["result"], r["flop_convention"]) = (json!({"tflops_per_gpu": 100}), json!("as the moon stood"));
         r["derived"] = Value::Null;

@@ -5,7 +5,7 @@
 //! and predictions say so.
 
 use autoshard_cost::device::Device;
-use autoshard_cost::stack::{AttentionKernel, Constant, ConstantName, Fusion, Habits, Stack};
+use autoshard_cost::stack::{AttentionKernel, Constant, ConstantName, Fusion, Habits, LossKernel, MemoryHabits, Stack};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -85,6 +85,21 @@ struct HabitsFile {
     data_overlap: bool,
     gradient_bytes: f64,
     zero: u8,
+    memory: MemoryFile,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MemoryFile {
+    parameters_are_masters: bool,
+    low_precision_gradients: bool,
+    dummy_weight_gradients: bool,
+    flat_update: bool,
+    gathers_by_matrix: bool,
+    keeps_gathered_inputs: bool,
+    keeps_stage_outputs: bool,
+    loss: String,
+    allocator: f64,
 }
 
 macro_rules! files {
@@ -192,6 +207,31 @@ fn habits(file: &File) -> Result<Habits, StackError> {
         data_overlap: h.data_overlap,
         gradient_bytes: h.gradient_bytes,
         zero: h.zero,
+        memory: memory(file)?,
+    })
+}
+
+fn memory(file: &File) -> Result<MemoryHabits, StackError> {
+    let m = &file.habits.memory;
+    if !(1.0..2.0).contains(&m.allocator) {
+        return Err(damaged(&file.name, &format!("allocator is {}; it must be in 1–2", m.allocator)));
+    }
+    Ok(MemoryHabits {
+        parameters_are_masters: m.parameters_are_masters,
+        low_precision_gradients: m.low_precision_gradients,
+        dummy_weight_gradients: m.dummy_weight_gradients,
+        flat_update: m.flat_update,
+        gathers_by_matrix: m.gathers_by_matrix,
+        keeps_gathered_inputs: m.keeps_gathered_inputs,
+        keeps_stage_outputs: m.keeps_stage_outputs,
+        loss: match m.loss.as_str() {
+            "in_place" => LossKernel::InPlace,
+            "one_pass" => LossKernel::OnePass,
+            "megatron" => LossKernel::Megatron,
+            "pytorch" => LossKernel::Pytorch,
+            other => return Err(damaged(&file.name, &format!("unknown loss {other}"))),
+        },
+        allocator: m.allocator,
     })
 }
 

@@ -9,16 +9,19 @@
 //! A profile holds sizes, never times: it is the same for every device, and is priced by [`crate::predict`].
 //! Sizes are real numbers, because a share need not be whole.
 
+mod live;
 pub(crate) mod loops;
 mod messages;
 mod recompute;
 mod roles;
+mod saved;
 #[cfg(test)]
 mod tests;
 mod walk;
 
 pub use recompute::{Part, Recompute};
 pub use roles::Shards;
+pub use saved::{saved, Held, Peak, Saved, Storage};
 pub use walk::profile;
 
 use autoshard_cost::collectives::Kind;

@@ -2,6 +2,7 @@
 
 use super::{Item, Profile, Work};
 use autoshard_cost::collectives::Kind;
+use autoshard_ir::core::Template;
 
 /// A recomputation policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,6 +57,28 @@ pub(super) fn again(profile: &Profile, policy: &Recompute) -> Vec<Item> {
 }
 
 impl Part {
+    /// Whether the part computes a value again: by its name, its producer's template and whether it is of experts;
+    /// `products` counts products with weights up to it.
+    pub(super) fn makes(self, name: &str, template: Template, expert: bool, products: usize) -> bool {
+        let head = name.split('.').next().unwrap_or(name);
+        let is_loop = matches!(template, Template::Loop | Template::View | Template::Gather);
+        let inner = ["gate", "up", "act"].contains(&head);
+        match self {
+            // The output is the projection's input; what the backward reads beside it comes again.
+            Part::Attention => name == "lse",
+            Part::Norms => is_loop && (["a", "m", "h"].contains(&head) || name.ends_with(".normed")),
+            // Megatron's `mlp` is that of layers without experts.
+            Part::Mlp => inner && !expert,
+            Part::Activation => is_loop && (head == "act" || name.ends_with(".act")),
+            Part::Experts => {
+                let routing = ["router", "scores", "ranked", "choice", "weights", "inputs", "shared"];
+                (inner && expert) || routing.contains(&head)
+            }
+            Part::LatentHeads => ["q", "k", "v", "kv"].contains(&head) && !name.contains("latent") && name != "kv.down",
+            Part::HalfProducts => is_loop || (template == Template::Gemm && products.is_multiple_of(2)),
+        }
+    }
+
     /// Whether an item belongs to the part. Items are told apart by what they are and by the names that
     /// builders give to values: `act` for activations, `a`, `m` for norms.
     fn covers(self, item: &Item, products: usize) -> bool {

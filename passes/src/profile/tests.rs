@@ -54,6 +54,7 @@ fn habits() -> Habits {
         data_overlap: true,
         gradient_bytes: 4.0,
         zero: 1,
+        memory: Default::default(),
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Walk<'a> {
     /// Nodes that read each value.
     pub readers: Vec<Vec<usize>>,
     /// Values that depend on parameters and constants alone.
-    weight: Vec<bool>,
+    pub weight: Vec<bool>,
     /// Values whose cotangent is wanted.
     pub active: Vec<bool>,
     state: Vec<State>,
@@ -64,7 +64,7 @@ struct Joint {
 }
 
 impl<'a> Walk<'a> {
-    fn new(f: &'a Function, shards: &'a Shards, habits: &'a Habits) -> Result<Walk<'a>, ProfileError> {
+    pub(super) fn new(f: &'a Function, shards: &'a Shards, habits: &'a Habits) -> Result<Walk<'a>, ProfileError> {
         let n = f.values.len();
         let mut walk = Walk {
             f,
@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
         node.op.template == Template::Gather
     }
 
-    fn error(&self, node: usize, message: String) -> ProfileError {
+    pub(super) fn error(&self, node: usize, message: String) -> ProfileError {
         let value = self.f.nodes[node].results.first().map_or("", |r| &self.f.value(*r).name).to_string();
         ProfileError::Node { function: self.f.name.clone(), value, message }
     }

@@ -1,0 +1,377 @@
+//! Peak memory of each pipeline stage, in named parts.
+//!
+//! What stays for the whole step: parameters, masters and moments, gradients, by what data ranks share. With D the
+//! ranks that share (for experts: theirs), bf16 copies, fp32 masters and moments of Adam or LAMB and fp32 main
+//! gradients, bytes a parameter are 2 + 4 + 12 = 18 without sharing, 6 + 12/D in ZeRO-1, 2 + 16/D in ZeRO-2, 18/D in
+//! ZeRO-3, and 16/D where the sharded parameter is its own master (Rajbhandari et al. 2020, arXiv 1910.02054,
+//! section 5; FSDP's mixed precision).
+//!
+//! What comes and goes: a stage's schedule is played step by step. A forward adds what its chunk keeps, a backward
+//! takes it away; during either, the call that needs most is the peak. The micro-batches in flight, uneven chunks
+//! and the weight of embedding and head follow from the list of steps. Where a backward is split, what it reads is
+//! held until the half that makes gradients of weights is done.
+//!
+//! Three numbers: *allocated* is bytes in tensors, *reserved* what the allocator takes from the device for them,
+//! *device* that and what is outside of it.
+
+use super::cut::Cut;
+use super::predictor::Job;
+use super::{Memory, MemoryPart, PredictError, Recompute, Schedule};
+use autoshard_cost::schedule::{schedule, Kind, Step, Work};
+use autoshard_passes::predict::step::Data;
+use autoshard_passes::profile::{Held, Parameters, Peak, Saved};
+
+/// Bytes of a GiB.
+const GIB: f64 = (1u64 << 30) as f64;
+/// What a process has on its device before its first tensor: CUDA's context, modules of kernels and the libraries'
+/// handles; 0.3–0.7 GiB.
+const CONTEXT: f64 = 0.6 * GIB;
+/// Buffers of one communicator: NCCL holds for each of up to 32 channels and each peer of ring and tree a
+/// buffer of 4 MiB for large messages and smaller ones for the other protocols; 0.1–0.4 GiB.
+const COMMUNICATOR: f64 = 0.25 * GIB;
+/// cuBLAS's workspace and that of the libraries over it, inside the allocator (PyTorch gives 32 MiB a handle
+/// and stream on Hopper and later, 8 MiB before; Transformer Engine takes 32 MiB of its own).
+const WORKSPACES: f64 = 64.0 * 1024.0 * 1024.0;
+
+/// The functions of a model, by their places in [`Cut`].
+pub(super) struct Functions<'a> {
+    /// What calls keep and need.
+    pub saved: &'a [Saved],
+    /// One rank's parameters of a call.
+    pub parameters: Vec<Parameters>,
+    /// Which are decoder layers.
+    pub layer: &'a [bool],
+    /// Bytes that go from one stage to the next.
+    pub boundary: f64,
+}
+
+/// Peak memory by pipeline rank.
+///
+/// # Errors
+/// A schedule that has no list of steps for these numbers.
+pub(super) fn memory(job: &Job, f: &Functions, data: &Data, cut: &Cut) -> Result<Vec<Memory>, PredictError> {
+    let steps = steps(job, cut)?;
+    let stage = |(i, chunks): (usize, &Vec<Vec<(usize, usize)>>)| {
+        let none = Vec::new();
+        Stage { job, f, data, chunks }.memory(steps.get(i).unwrap_or(&none))
+    };
+    Ok(cut.stages.iter().enumerate().map(stage).collect())
+}
+
+/// The steps of each stage, for enough micro-batches to reach the peak: it is there when the warm-up is over.
+fn steps(job: &Job, cut: &Cut) -> Result<Vec<Vec<Step>>, PredictError> {
+    let l = job.layout;
+    let (p, chunks) = (l.pp as u32, cut.chunks() as u32);
+    let kind = match l.schedule {
+        _ if p == 1 && chunks == 1 => Kind::OneForwardOneBackward,
+        Schedule::Naive => Kind::Naive,
+        Schedule::GPipe => Kind::GPipe,
+        Schedule::OneFOneB => Kind::OneForwardOneBackward,
+        Schedule::Interleaved => Kind::Interleaved,
+        Schedule::ZbH1 => Kind::ZeroBubbleH1,
+        Schedule::ZbV => Kind::ZeroBubbleV,
+        Schedule::DualPipeV => Kind::DualPipeV,
+    };
+    // GPipe keeps them all; up to a limit, beyond which nothing fits anyway.
+    let enough = if kind == Kind::GPipe { 4096 } else { 4 * p };
+    let mut m = l.microbatches.clamp(1, u64::from(enough)) as u32;
+    if kind == Kind::Interleaved {
+        m = (m / p).max(1) * p;
+    }
+    schedule(kind, p, chunks, m).map_err(|e| PredictError::Missing {
+        entity: format!("{kind} on {p} stages"),
+        what: format!("a list of steps ({e})"),
+        instead: "use another schedule or number of micro-batches".to_string(),
+    })
+}
+
+/// One pipeline rank.
+struct Stage<'a> {
+    job: &'a Job<'a>,
+    f: &'a Functions<'a>,
+    data: &'a Data,
+    /// Calls of each chunk.
+    chunks: &'a [Vec<(usize, usize)>],
+}
+
+/// Bytes of a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moment {
+    saved: f64,
+    logits: f64,
+    transient: f64,
+    gathered: f64,
+    /// Gradients that have been made so far, where they do not stay from step to step.
+    gradients: f64,
+}
+
+impl Moment {
+    fn total(&self) -> f64 {
+        self.saved + self.logits + self.transient + self.gathered + self.gradients
+    }
+
+    fn max(self, other: Moment) -> Moment {
+        if other.total() > self.total() {
+            other
+        } else {
+            self
+        }
+    }
+}
+
+/// What a chunk does to memory.
+struct Chunk {
+    kept: f64,
+    /// The most of its forward, and of its backward, what it keeps itself included.
+    forward: Moment,
+    backward: Moment,
+}
+
+impl Stage<'_> {
+    fn memory(&self, steps: &[Step]) -> Memory {
+        let states = self.states();
+        let fixed = self.buffers();
+        let peak = self.peak(steps);
+        let mut parts = states;
+        parts.extend([
+            ("gradients", peak.gradients),
+            ("saved activations", peak.saved),
+            ("logits", peak.logits),
+            ("transient", peak.transient),
+            ("gathered parameters", peak.gathered),
+        ]);
+        parts.extend(fixed);
+        let allocated: f64 = parts.iter().map(|(_, b)| b).sum();
+        let update = self.update();
+        let fragmentation = (allocated + update) * (self.job.stack.habits.memory.allocator - 1.0);
+        parts.extend([("update", update), ("fragmentation", fragmentation)]);
+        let reserved = allocated + update + fragmentation;
+        let outside = self.outside();
+        parts.extend(outside);
+        let device = reserved + outside.iter().map(|(_, b)| b).sum::<f64>();
+        let parts = parts.into_iter().filter(|(_, b)| *b > 0.0).map(|(name, bytes)| MemoryPart { name, bytes });
+        Memory { parts: parts.collect(), allocated, reserved, device }
+    }
+
+    /// Elements of parameters on this rank: dense, of experts. Embedding and head are once on a stage, however
+    /// often they are called, and one matrix where they are tied.
+    fn elements(&self) -> [f64; 2] {
+        let mut out = [0.0; 2];
+        let mut seen: Vec<usize> = Vec::new();
+        for (f, n) in self.chunks.iter().flatten() {
+            let p = &self.f.parameters[*f];
+            let times = match self.f.layer[*f] {
+                true => *n as f64,
+                false if seen.contains(f) => 0.0,
+                false => 1.0,
+            };
+            seen.push(*f);
+            out[0] += times * p.dense;
+            out[1] += times * p.expert;
+        }
+        let has = |name: &str| seen.iter().any(|f| self.f.saved[*f].function == name);
+        if self.job.decoder.tied && has("embed") && has("head") {
+            let d = self.job.decoder;
+            out[0] -= d.vocab as f64 * d.hidden as f64 / self.job.layout.tp as f64;
+        }
+        out
+    }
+
+    /// Parameters, masters, moments and gradients.
+    fn states(&self) -> Vec<(&'static str, f64)> {
+        let (d, habits) = (self.data, &self.job.stack.habits.memory);
+        let elements = self.elements();
+        let sum = |bytes: f64, shared: bool| -> f64 {
+            let share = |side: usize| if shared { d.shard[side].max(1) as f64 } else { 1.0 };
+            bytes * (elements[0] / share(0) + elements[1] / share(1))
+        };
+        let own = habits.parameters_are_masters || d.copy_bytes >= 4.0;
+        // FSDP's parameters are shares at rest, kept gathered or not; what is gathered is counted where it is.
+        let at_rest = d.zero == 3 || (habits.parameters_are_masters && d.zero >= 1);
+        let mut out = Vec::new();
+        if own {
+            out.push(("parameters", sum(4.0, at_rest)));
+        } else {
+            out.push(("parameters", sum(d.copy_bytes, at_rest)));
+            out.push(("master weights", sum(4.0, d.zero >= 1)));
+        }
+        out.push(("optimizer moments", sum(8.0, d.zero >= 1)));
+        if !self.makes_gradients() {
+            out.push(("gradients", sum(d.gradient_bytes, d.zero >= 2)));
+        }
+        if habits.low_precision_gradients && d.gradient_bytes > d.copy_bytes {
+            out.push(("gradients in compute type", sum(d.copy_bytes, d.zero >= 2)));
+        }
+        if d.keep && d.zero >= 2 {
+            out.push(("parameters kept gathered", sum(d.copy_bytes, false)));
+        }
+        out
+    }
+
+    /// Whether gradients come to be in the one backward of a step and go with the update, as where parameters are
+    /// tensors of their own and nothing is added up over micro-batches; else their buffers stay.
+    fn makes_gradients(&self) -> bool {
+        let l = self.job.layout;
+        self.job.stack.habits.memory.parameters_are_masters && l.microbatches == 1 && l.pp == 1
+    }
+
+    /// Bytes of the gradients of a call's parameters on this rank, where they are made anew.
+    fn made(&self, f: usize) -> f64 {
+        let (d, p) = (self.data, &self.f.parameters[f]);
+        if !self.makes_gradients() {
+            return 0.0;
+        }
+        let share = |side: usize| if d.zero >= 2 { d.shard[side].max(1) as f64 } else { 1.0 };
+        d.gradient_bytes * (p.dense / share(0) + p.expert / share(1))
+    }
+
+    /// Bytes that the update takes anew from the device: the copy in fp32 of a share of 16-bit gradients, and the
+    /// share in one piece (without sharing it is copied parameter by parameter, in ZeRO-3 it is so all along).
+    fn update(&self) -> f64 {
+        let d = self.data;
+        if !self.job.stack.habits.memory.flat_update || d.gradient_bytes > 2.0 || d.copy_bytes >= 4.0 {
+            return 0.0;
+        }
+        let elements = self.elements();
+        let share = |side: usize| if d.zero >= 1 { d.shard[side].max(1) as f64 } else { 1.0 };
+        let flat = if matches!(d.zero, 1 | 2) { d.gradient_bytes } else { 0.0 };
+        (flat + 4.0) * (elements[0] / share(0) + elements[1] / share(1))
+    }
+
+    /// What stays beside states.
+    fn buffers(&self) -> Vec<(&'static str, f64)> {
+        let mut matrices: Vec<[f64; 2]> = Vec::new();
+        for (f, _) in self.chunks.iter().flatten().filter(|(f, _)| self.f.layer[*f]) {
+            for m in &self.f.saved[*f].matrices {
+                if !matrices.contains(m) {
+                    matrices.push(*m);
+                }
+            }
+        }
+        let dummies: f64 = matrices.iter().map(|[a, b]| a * b * self.data.copy_bytes).sum();
+        let habits = &self.job.stack.habits;
+        let keeps = habits.memory.dummy_weight_gradients && habits.accumulate_fp32;
+        // What arrives from either neighbour while another micro-batch is worked on.
+        let pipeline = if self.job.layout.pp > 1 { 2.0 * self.f.boundary } else { 0.0 };
+        vec![
+            ("weight-gradient buffers", if keeps { dummies } else { 0.0 }),
+            ("pipeline messages", pipeline),
+            ("workspaces", WORKSPACES),
+        ]
+    }
+
+    /// What is outside of the allocator: a process of CUDA or ROCm with its communicators. Other devices' runtimes
+    /// report memory without their own.
+    fn outside(&self) -> [(&'static str, f64); 2] {
+        let vendor = self.job.cluster.device.vendor.to_lowercase();
+        let gpu = ["nvidia", "amd"].contains(&vendor.as_str());
+        let one = |bytes: f64| if gpu { bytes } else { 0.0 };
+        [("context", one(CONTEXT)), ("communicators", one(COMMUNICATOR * self.communicators()))]
+    }
+
+    /// Groups in which this rank exchanges messages.
+    fn communicators(&self) -> f64 {
+        let (l, d) = (self.job.layout, self.data);
+        let sizes = [l.tp, l.cp, l.pp, l.dp * l.cp, l.ep, l.etp];
+        let experts = [d.shard[1], d.replicas[1]].iter().product::<u64>();
+        let more = if l.ep > 1 { vec![experts] } else { Vec::new() };
+        sizes.iter().chain(&more).filter(|n| **n > 1).count() as f64
+    }
+
+    /// The most over a stage's steps.
+    fn peak(&self, steps: &[Step]) -> Moment {
+        let chunks: Vec<Chunk> = self.chunks.iter().map(|calls| self.chunk(calls)).collect();
+        let mut held = 0.0;
+        let mut peak = Moment::default();
+        for step in steps {
+            let Some(chunk) = chunks.get(step.chunk as usize) else { continue };
+            let at = |m: &Moment, held: f64| Moment { saved: m.saved + held, ..*m };
+            match step.work {
+                Work::Forward => {
+                    peak = peak.max(at(&chunk.forward, held));
+                    held += chunk.kept;
+                }
+                Work::Backward | Work::BackwardInput => peak = peak.max(at(&chunk.backward, held - chunk.kept)),
+                Work::BackwardWeight => {}
+            }
+            if matches!(step.work, Work::Backward | Work::BackwardWeight) {
+                held -= chunk.kept;
+            }
+        }
+        peak
+    }
+
+    /// Calls one by one, with what of them is computed again.
+    fn chunk(&self, calls: &[(usize, usize)]) -> Chunk {
+        let mut list: Vec<(usize, &Held)> = Vec::new();
+        let depth = self.job.decoder.depth().max(1) as f64;
+        for (f, n) in calls {
+            let saved = &self.f.saved[*f];
+            // So many layers of the model, the same share of each run of layers.
+            let again = match self.job.layout.recompute {
+                Recompute::Layers(some) => (*n as f64 * some as f64 / depth).round() as usize,
+                _ => *n,
+            };
+            list.extend((0..*n).map(|i| (*f, if i < again { &saved.policy } else { &saved.whole })));
+        }
+        // The backward starts without gradients and ends with all of them.
+        let mut made: f64 = list.iter().map(|(f, _)| self.made(*f)).sum();
+        let end = Moment { gradients: made, ..Moment::default() };
+        let mut out = Chunk { kept: 0.0, forward: Moment::default(), backward: end };
+        for (i, (f, held)) in list.iter().enumerate() {
+            let bytes = held.bytes();
+            let next = list.get(i + 1).map(|c| c.0);
+            let before = i.checked_sub(1).map(|i| list[i].0);
+            let moment = |peak: &Peak, kept: f64, gathered: f64| Moment {
+                saved: out.kept + kept.min(peak.bytes - peak.logits),
+                logits: peak.logits,
+                transient: (peak.bytes - peak.logits - kept).max(0.0),
+                gathered,
+                gradients: 0.0,
+            };
+            let forward = moment(&held.forward, bytes, self.gathered(*f, next));
+            let backward = moment(&held.backward, bytes, self.gathered(*f, before) + self.reduced(*f, next));
+            made -= self.made(*f);
+            out.forward = out.forward.max(forward);
+            out.backward = out.backward.max(Moment { gradients: made, ..backward });
+            out.kept += bytes;
+        }
+        if self.job.layout.pp > 1 && self.job.stack.habits.memory.keeps_stage_outputs {
+            out.kept += self.f.boundary;
+            out.backward.saved += self.f.boundary;
+        }
+        out
+    }
+
+    /// Elements of what is gathered at once for a call: its parameters, or its largest matrix.
+    fn size(&self, f: usize) -> f64 {
+        let p = &self.f.parameters[f];
+        if self.job.stack.habits.memory.gathers_by_matrix {
+            let largest = self.f.saved[f].matrices.iter().map(|[a, b]| a * b).fold(0.0, f64::max);
+            return largest.min(p.dense + p.expert);
+        }
+        p.dense + p.expert
+    }
+
+    /// Gathered copies of this unit and of the one that is gathered ahead.
+    fn gathered(&self, f: usize, ahead: Option<usize>) -> f64 {
+        let d = self.data;
+        let shares = d.shard.iter().any(|n| *n > 1);
+        if d.zero != 3 || d.keep || !shares {
+            // The copy in the compute type lasts as long as it is used.
+            let casts = self.job.stack.habits.memory.parameters_are_masters && d.copy_bytes < 4.0 && !d.keep;
+            return if casts { self.size(f) * d.copy_bytes } else { 0.0 };
+        }
+        let ahead = ahead.filter(|_| self.job.stack.habits.prefetch).map_or(0.0, |f| self.size(f));
+        (self.size(f) + ahead) * d.copy_bytes
+    }
+
+    /// A unit's gradient before it is shared, and that of the unit before it on its way.
+    fn reduced(&self, f: usize, before: Option<usize>) -> f64 {
+        let d = self.data;
+        if d.zero < 2 || d.shard.iter().all(|n| *n <= 1) {
+            return 0.0;
+        }
+        self.size(f) * d.copy_bytes + before.map_or(0.0, |f| self.size(f) * d.gradient_bytes)
+    }
+}
