@@ -37,6 +37,9 @@ pub struct Habits {
     pub fused_loss: bool,
     /// Whether products that share an input (q, k, v; gate, up) are one.
     pub joint_products: bool,
+    /// Whether a token goes once to each rank, and over the network once to each node, however many of its
+    /// experts are there (DeepEP, HybridEP), instead of once to each expert.
+    pub dispatch_once: bool,
     /// Whether weight gradients are added to fp32 main gradients by the product that makes them.
     pub accumulate_fp32: bool,
     /// Whether the backward of a tensor-parallel product gathers its input and reduces its cotangent beside

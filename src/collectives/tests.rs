@@ -7,7 +7,7 @@ use autoshard_cost::collectives::evaluate::{evaluate, left_out, more_ranks, scor
 use autoshard_cost::collectives::{Algorithm, Collectives, DeviceTable, Estimate, InNode, Kind, Row, Tables};
 use autoshard_cost::device::Device;
 use autoshard_cost::kernels::How;
-use autoshard_cost::layout::{Placement, Span};
+use autoshard_cost::layout::{place, MeshAxis, Placement, Span};
 
 const KINDS: [Kind; 5] = [Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter, Kind::AllToAll, Kind::SendRecv];
 
@@ -242,7 +242,10 @@ fn a_torus_rings_along_its_axes() {
     ici.torus = vec![16, 16];
     let c = cluster("tpu-v5e", vec![ici]);
     let model = Collectives::new(&c, shipped().unwrap());
-    let of = |m: u64| model.seconds(Kind::AllGather, &group(&c, &[m]), 2f64.powi(34)).seconds;
+    let of = |m: u64| {
+        let mesh = [MeshAxis::new("tp", m), MeshAxis::new("dp", 256 / m)];
+        model.seconds(Kind::AllGather, &place(&c, &mesh, &["tp"]).unwrap(), 2f64.powi(34)).seconds
+    };
     // One axis of two, both ways, is half of what all four links carry: 90 GB/s; the whole torus has all.
     assert!((of(16) / (2f64.powi(34) * (15.0 / 16.0) / 90e9) - 1.0).abs() < 0.01);
     assert!((of(256) / (2f64.powi(34) * (255.0 / 256.0) / 180e9) - 1.0).abs() < 0.01);

@@ -74,7 +74,10 @@ impl Sustained {
         let mut entries = Vec::new();
         for id in all.fields().map.keys() {
             let row = Place::at(doc, format!("/{id}"), "an object with factor and source, or parent")?;
-            super::error::no_other_keys(&row.fields(), &["factor", "source", "eight_bit", "eight_bit_source", "parent"])?;
+            super::error::no_other_keys(
+                &row.fields(),
+                &["factor", "source", "eight_bit", "eight_bit_source", "parent"],
+            )?;
             let parent = row.text("parent")?;
             let entry = if parent.is_empty() {
                 let eight_bit = match row.quantity("eight_bit", 1.0)? {

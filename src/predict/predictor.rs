@@ -13,7 +13,7 @@ use autoshard_cost::cluster::Cluster;
 use autoshard_cost::collectives::Collectives;
 use autoshard_cost::device::Format;
 use autoshard_cost::kernels::Kernels;
-use autoshard_cost::layout::{filled, place, MeshAxis, Placement};
+use autoshard_cost::layout::{place, MeshAxis, Placement};
 use autoshard_cost::schedule::Kind;
 use autoshard_cost::stack::{AttentionKernel, ConstantName, Fusion, Habits, LossKernel, Stack};
 use autoshard_passes::predict::machine::Machine;
@@ -66,7 +66,7 @@ pub struct Says {
 
 /// Sizes of a model's functions by what decides them.
 type ProfileKey = (String, u64, u64, Shards, HabitsKey, profile::Recompute);
-type HabitsKey = (u8, u8, [bool; 5], Vec<String>);
+type HabitsKey = (u8, u8, [bool; 6], Vec<String>);
 
 /// What calls keep also depends on dropout, the format of products, whether gradients are shared out unit by unit,
 /// and two of the stack's habits.
@@ -423,7 +423,8 @@ fn habits(job: &Job) -> Habits {
 }
 
 fn habits_key(h: &Habits) -> HabitsKey {
-    let flags = [h.fused_loss, h.joint_products, h.accumulate_fp32, h.async_tensor_backward, h.dropout];
+    let flags =
+        [h.fused_loss, h.joint_products, h.dispatch_once, h.accumulate_fp32, h.async_tensor_backward, h.dropout];
     (h.fusion as u8, h.attention as u8, flags, h.one_kernel.clone())
 }
 
@@ -467,7 +468,8 @@ fn formats(job: &Job) -> Formats {
         Precision::F16 => Format::Fp16,
         Precision::Bf16 | Precision::Fp8 | Precision::Mxfp8 | Precision::Nvfp4 => Format::Bf16,
     };
-    Formats { narrow: job.precision.format(), wide, tp: job.layout.tp }
+    let blocks = matches!(job.precision, Precision::Mxfp8 | Precision::Nvfp4);
+    Formats { narrow: job.precision.format(), wide, blocks, tp: job.layout.tp }
 }
 
 fn manner(job: &Job, stack: &Stack) -> Manner {
@@ -549,12 +551,11 @@ fn placements(job: &Job) -> Result<Vec<(Group, Placement)>, PredictError> {
         (Group::ExpertShard, &experts, vec!["eshard"]),
         (Group::ExpertReplicas, &experts, if zero { vec!["eshard", "ereplica"] } else { vec!["ereplica"] }),
     ];
-    let cluster = filled(job.cluster, l.devices());
     let mut out = Vec::with_capacity(groups.len());
     for (group, axes, names) in groups {
         let size: u64 = axes.iter().filter(|a| names.contains(&a.name.as_str())).map(|a| a.size).product();
         if size > 1 {
-            let placed = place(&cluster, axes, &names).map_err(|e| PredictError::Missing {
+            let placed = place(job.cluster, axes, &names).map_err(|e| PredictError::Missing {
                 entity: job.cluster.id.clone(),
                 what: format!("a place for this layout ({e})"),
                 instead: "use fewer devices or another cluster".to_string(),

@@ -141,8 +141,15 @@ impl Backend for Wired {
             answer => answer?,
         };
         if std::env::var("AS_PARTS").is_ok() {
-            let parts: Vec<String> = out.parts.iter().map(|p| format!("[\"{}\",{},{}]", p.name, p.seconds, p.exposed)).collect();
-            eprintln!("PARTS {{\"id\":\"{}\",\"stack\":\"{}\",\"step\":{},\"parts\":[{}]}}", row.id, stack.name, out.step_seconds, parts.join(","));
+            let parts: Vec<String> =
+                out.parts.iter().map(|p| format!("[\"{}\",{},{}]", p.name, p.seconds, p.exposed)).collect();
+            eprintln!(
+                "PARTS {{\"id\":\"{}\",\"stack\":\"{}\",\"step\":{},\"parts\":[{}]}}",
+                row.id,
+                stack.name,
+                out.step_seconds,
+                parts.join(",")
+            );
         }
         Ok(out)
     }

@@ -76,6 +76,7 @@ struct HabitsFile {
     attention: String,
     fused_loss: bool,
     joint_products: bool,
+    dispatch_once: bool,
     accumulate_fp32: bool,
     async_tensor_backward: bool,
     #[serde(default)]
@@ -199,6 +200,7 @@ fn habits(file: &File) -> Result<Habits, StackError> {
         dropout: false,
         fused_loss: h.fused_loss,
         joint_products: h.joint_products,
+        dispatch_once: h.dispatch_once,
         accumulate_fp32: h.accumulate_fp32,
         async_tensor_backward: h.async_tensor_backward,
         stages_inside: h.stages_inside,

@@ -52,6 +52,8 @@ struct TierKind {
     medium: Medium,
     adds: bool,
     axes: Vec<u64>,
+    /// Bytes/s of a device over all links of the tier.
+    bandwidth: f64,
 }
 
 /// A user's measurements of one operation of one group, which stand for themselves.
@@ -81,6 +83,7 @@ impl Collectives {
             medium: t.medium,
             adds: t.in_network_reduction,
             axes: t.torus.clone(),
+            bandwidth: t.bandwidth.max(1.0),
         });
         let tiers: Vec<TierKind> = tiers.collect();
         let device = &cluster.device.id;
@@ -135,7 +138,7 @@ impl Collectives {
         let outer = spans.iter().rposition(|s| s.members > 1).unwrap_or(0);
         let tier = &self.tiers[outer.min(self.tiers.len() - 1)];
         if tier.medium == Medium::Torus {
-            return torus(kind, spans, outer, &tier.axes, ranks, bytes);
+            return torus(kind, &spans[outer], tier, ranks, bytes);
         }
         let measured = self.in_node.as_ref().and_then(|n| n.point(kind, ranks, bytes));
         measured.unwrap_or_else(|| self.generic(kind, spans, outer, ranks, bytes))
@@ -246,33 +249,20 @@ fn rates(kind: Kind, spans: &[Span], members: f64, rails: f64) -> (f64, f64) {
 
 /// Rings along the axes of a torus, in both directions.
 ///
-/// A device's bandwidth is spread over its axes. A group covers axes until they hold it; on an axis that it fills,
-/// links wrap around and both directions carry the ring, else the ends hold it to one. An all-to-all is held by
-/// the bisection of its longest axis.
-fn torus(kind: Kind, spans: &[Span], outer: usize, axes: &[u64], ranks: f64, bytes: f64) -> Point {
-    let all = axes.len().max(1) as f64;
-    let (mut held, mut covered, mut steps, mut longest) = (1.0, 0.0, 0.0, 1.0f64);
-    for axis in axes.iter().map(|a| *a as f64) {
-        if held >= ranks {
-            break;
-        }
-        let part = axis.min(ranks / held);
-        held *= axis;
-        covered += 1.0;
-        steps += part / 2.0;
-        longest = longest.max(part);
-    }
-    let wraps = if held <= ranks { 1.0 } else { 0.5 };
-    let span = &spans[outer];
-    let axis = span.bandwidth / all * wraps;
+/// The span's bandwidth is that of the links on the axes that the group has ([`Span::bandwidth`]): gathers and
+/// reductions use all of them at once. In an all-to-all half of the data crosses the middle of an axis of n chips:
+/// n/4 times the bytes of a rank over the axis's links (jax-ml/scaling-book, sharding: a quarter of a gather).
+fn torus(kind: Kind, span: &Span, tier: &TierKind, ranks: f64, bytes: f64) -> Point {
+    let all = tier.axes.len().max(1) as f64;
+    let axes = (all * span.bandwidth / tier.bandwidth).round().clamp(1.0, all);
+    let length = ranks.powf(1.0 / axes);
     let transfer = match kind {
-        // Half the data crosses the middle of the longest ring, over two links each way of every ring.
-        Kind::AllToAll => bytes * (longest / 4.0) / axis / 2.0,
-        Kind::SendRecv => bytes / (axis / 2.0),
-        _ => bytes * kind.wire(ranks) / (axis * f64::max(covered, 1.0)),
+        Kind::AllToAll => bytes * (length / 4.0) / (span.bandwidth / axes),
+        Kind::SendRecv => bytes / (tier.bandwidth / all / 2.0),
+        _ => bytes * kind.wire(ranks) / span.bandwidth,
     };
     let passes = if kind == Kind::AllReduce { 2.0 } else { 1.0 };
-    let steps = if kind == Kind::SendRecv { 1.0 } else { passes * f64::max(steps, 1.0) };
+    let steps = if kind == Kind::SendRecv { 1.0 } else { passes * f64::max(axes * length / 2.0, 1.0) };
     Point { seconds: steps * span.latency + transfer, how: How::Roofline, algorithm: Algorithm::TorusRings }
 }
 

@@ -10,6 +10,7 @@ mod error;
 mod fill;
 #[cfg(test)]
 mod tests;
+mod torus;
 
 pub use axes::{default_layout, MeshAxis, ORDER};
 pub use error::LayoutError;
@@ -85,6 +86,8 @@ pub fn place(cluster: &Cluster, axes: &[MeshAxis], group: &[&str]) -> Result<Pla
     axes::known(axes, group)?;
     check(cluster)?;
     let digits = axes.iter().map(|a| Digit { size: a.size, varies: group.contains(&a.name.as_str()) });
+    let filled = filled(cluster, world);
+    let cluster = filled.as_ref();
     let grid = Grid { cluster, units: cluster.unit_sizes(), digits: merged(digits), world };
     let size = grid.digits.iter().filter(|d| d.varies).map(|d| d.size).product();
     let mut spans = Vec::with_capacity(cluster.tiers.len());
@@ -140,7 +143,7 @@ impl Grid<'_> {
         let tier = &self.cluster.tiers[at];
         let members = outer / part.ranks;
         let share = match tier.medium {
-            Medium::Torus => self.torus_share(at, outer, part)?,
+            Medium::Torus => self.torus_share(at),
             _ => 1.0,
         };
         Some(Span {
@@ -155,21 +158,20 @@ impl Grid<'_> {
         })
     }
 
-    /// The part of its links that a rank can use in a torus: two on an axis that the group covers, one on an
-    /// axis that it covers in part (there is no way around), none on the others. Ranks fill the axes in order.
-    /// Groups that interleave on an axis are not told from those that follow each other.
-    fn torus_share(&self, at: usize, outer: u64, part: Part) -> Option<f64> {
-        let torus = &self.cluster.tiers[at].torus;
-        let (mut unit, mut inner, mut links) = (self.below(at), part.ranks, 0);
-        for &axis in torus {
-            unit = unit.saturating_mul(axis);
-            let ranks = self.part(outer, unit)?.ranks;
-            let members = ranks / inner.min(ranks);
-            links += if members >= axis && axis > 2 { 2 } else { u32::from(members > 1) };
-            inner = ranks;
+    /// The part of its links that a rank can use in a torus: of the axes of its slice that the group has, two
+    /// links where the axis wraps around and one where it does not. A torus is the innermost tier.
+    fn torus_share(&self, at: usize) -> f64 {
+        let pod = &self.cluster.tiers[at].torus;
+        let below = self.below(at);
+        let devices = self.units[at].map_or(self.world, |u| u.min(self.world)) / below.max(1);
+        let taken = torus::taken(&torus::slice(pod, devices), &self.digits);
+        let links: u32 = taken.iter().map(|a| if a.wraps { 2 } else { 1 }).sum();
+        let all = 2 * pod.len();
+        if links == 0 || all == 0 {
+            1.0
+        } else {
+            (f64::from(links) / all as f64).min(1.0)
         }
-        let all = 2 * torus.len();
-        Some(if links == 0 { 1.0 } else { f64::from(links) / all as f64 })
     }
 }
 

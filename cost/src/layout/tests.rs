@@ -45,14 +45,28 @@ fn groups_that_do_not_divide_a_tier_are_those_of_the_worst_unit() {
     let p = place(&clos(), &axes(&[("tp", 6), ("dp", 4)]), &["tp"]).unwrap();
     assert_eq!(members(&p), [2, 1, 3, 1]);
     assert!(p.spans[2].uneven && !p.spans[3].uneven && !p.spans[0].uneven);
-    // Domains of 72 and groups of 64: the second group has 8 ranks in the first domain.
+    // Nodes of 12 and groups of 8: the second group has 4 ranks in the first node.
+    let nodes = Cluster {
+        tiers: vec![tier(Some(12), 900e9, Medium::ScaleUp), tier(None, 50e9, Medium::Network)],
+        ..Cluster::default()
+    };
+    let two = place(&nodes, &axes(&[("dp", 8), ("pp", 2)]), &["dp"]).unwrap();
+    assert_eq!((members(&two), two.spans[1].uneven), (vec![4, 2], true));
+}
+
+#[test]
+fn a_job_takes_equal_parts_of_rack_scale_domains() {
     let rack = Cluster {
         tiers: vec![tier(Some(72), 900e9, Medium::ScaleUp), tier(None, 50e9, Medium::Network)],
         ..Cluster::default()
     };
-    assert_eq!(members(&place(&rack, &axes(&[("dp", 64)]), &["dp"]).unwrap()), [64, 1]);
     let two = place(&rack, &axes(&[("dp", 64), ("pp", 2)]), &["dp"]).unwrap();
-    assert_eq!((members(&two), two.spans[1].uneven), (vec![8, 8], true));
+    assert_eq!(members(&two), [64, 1], "64 of the 72 in each");
+    let all = place(&rack, &axes(&[("tp", 8), ("dp", 18)]), &["tp", "dp"]).unwrap();
+    assert_eq!(members(&all), [72, 2], "144 devices fill two");
+    // No part of three quarters divides 2 × 73 ranks.
+    let odd = place(&rack, &axes(&[("dp", 73), ("pp", 2)]), &["dp"]).unwrap();
+    assert!(odd.spans[1].uneven);
 }
 
 #[test]

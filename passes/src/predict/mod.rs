@@ -15,7 +15,7 @@ pub mod step;
 mod tests;
 pub mod trace;
 
-use crate::profile::Axis;
+use crate::profile::{Axis, Spread};
 use autoshard_cost::collectives::Kind;
 use autoshard_cost::kernels::{Attention, How, Product, Time};
 
@@ -80,7 +80,7 @@ pub struct Factors {
 
 /// What a machine can do, by its tables: bursts, before a stack's factors.
 pub trait Rates {
-    /// A product.
+    /// A product whose operands are in its format already.
     fn product(&self, p: &Product) -> Time;
     /// An attention kernel.
     fn attention(&self, a: &Attention) -> Time;
@@ -88,4 +88,10 @@ pub trait Rates {
     fn memory(&self, bytes: f64) -> Time;
     /// A message of `bytes` (the whole buffer) in a group.
     fn transfer(&self, kind: Kind, group: Group, bytes: f64) -> Transfer;
+    /// Tokens to the ranks of their experts: `bytes` is what a rank sends, one copy for each rank; `spread` says
+    /// how many of them go to the same node.
+    fn dispatch(&self, group: Group, bytes: f64, spread: &Spread) -> Transfer {
+        let _ = spread;
+        self.transfer(Kind::AllToAll, group, bytes)
+    }
 }

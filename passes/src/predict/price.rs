@@ -52,7 +52,7 @@ pub struct Priced {
 /// A piece of work with its time by the tables, before a stack's factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Quote {
-    /// A product. Tables of eight-bit products include bringing the operands to eight bits.
+    /// A product of operands that are in its format.
     Product { seconds: f64, narrow: bool, activity: f64 },
     /// Attention kernels.
     Attention { seconds: f64, activity: f64 },
@@ -76,6 +76,19 @@ struct Quotes {
     how: Option<How>,
 }
 
+impl Quotes {
+    /// Adds loop kernels that bring operands to a format. The casts of a group run close behind each
+    /// other and are timed as one; those that are `apart` take a launch of the device each.
+    fn kernels(&mut self, rates: &impl Rates, bytes: f64, count: f64, apart: bool) {
+        let seconds = if apart { count * rates.memory(bytes / count).seconds } else { rates.memory(bytes).seconds };
+        self.launches += count;
+        self.items.push(Quote::Loop { seconds, bytes });
+    }
+}
+
+/// Elements that share a scale (OCP Microscaling Formats 1.0: 32; NVFP4 has 16).
+const BLOCK: f64 = 32.0;
+
 /// Formats of products, and the tensor-parallel ranks that bring operands to them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Formats {
@@ -83,34 +96,48 @@ pub struct Formats {
     pub narrow: Format,
     /// Of the head's product and of those without weights.
     pub wide: Format,
+    /// Whether narrow operands have scales by block (MXFP8, NVFP4).
+    pub blocks: bool,
     /// Tensor-parallel ranks.
     pub tp: u64,
 }
 
 /// Looks up the times of a profile's work.
 ///
-/// Inputs of eight-bit products are brought to eight bits before they are gathered (Transformer Engine and
-/// torchao do): the message has half the bytes, and each rank casts its share.
+/// Operands of products with weights inside layers are brought to the narrow format by kernels of their own: inputs
+/// in the forward, cotangents in the backward. Inputs that are gathered are brought to it before (Transformer
+/// Engine and torchao do): the message has fewer bytes, and each rank casts its share.
 pub fn quote(profile: &Profile, rates: &impl Rates, formats: &Formats) -> Quoted {
     let lists = [
-        (&profile.forward, true),
-        (&profile.recompute, true),
-        // Cotangents are gathered as they are.
-        (&profile.backward_input, false),
-        (&profile.backward_weight, true),
+        (&profile.forward, Side::Forward),
+        (&profile.recompute, Side::Forward),
+        (&profile.backward_input, Side::Cotangents),
+        (&profile.backward_weight, Side::Weights),
     ];
-    Quoted { phases: lists.map(|(items, inputs)| quotes(items, rates, formats, inputs)) }
+    Quoted { phases: lists.map(|(items, side)| quotes(items, rates, formats, side)) }
 }
 
-/// Time that a table's eight-bit product takes to bring a whole input of m·k elements to eight bits (read in
-/// bf16, written once), of which a rank that casts its share saves all but that share. Never more than a third
-/// of the product.
-fn saved_cast(p: &Product, seconds: f64, rates: &impl Rates, tp: u64) -> f64 {
-    let cast = rates.memory(3.0 * p.m * p.k * p.count).seconds * (1.0 - 1.0 / tp as f64);
-    cast.min(seconds / 3.0)
+/// Which operands of a list's products are new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    /// Inputs.
+    Forward,
+    /// Cotangents of results, which are gathered as they are.
+    Cotangents,
+    /// None: inputs and cotangents were brought to the format before.
+    Weights,
 }
 
-fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, inputs: bool) -> Quotes {
+/// Bytes that move for each element that is brought to a narrow format: it is read in 16 bits and written twice,
+/// by rows and by columns, because the weight gradient contracts the other dimension (Transformer Engine's
+/// cast-and-transpose and MXFP8 kernels). NVFP4 scales blocks relative to the largest value of the tensor, for
+/// which it is read once before.
+fn cast_bytes(format: Format) -> f64 {
+    let reads = if format == Format::Fp4 { 2.0 } else { 1.0 };
+    2.0 * reads + 2.0 * format.bytes()
+}
+
+fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, side: Side) -> Quotes {
     let mut out = Quotes::default();
     let (format, wide) = (formats.narrow, formats.wide);
     let narrow = format.bytes() < 2.0;
@@ -121,15 +148,26 @@ fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, inputs: bool) -
         out.launches += item.work.launches();
         let (quote, how) = match &item.work {
             Work::Product { product, weights } => {
-                let format = if *weights && !is_head(item) { format } else { wide };
+                let layers = *weights && !is_head(item);
+                let format = if layers { format } else { wide };
                 let time = rates.product(&Product { format, ..*product });
-                let cast = narrow && gathered == Some(*product);
-                let saved = if cast { saved_cast(product, time.seconds, rates, formats.tp) } else { 0.0 };
-                let seconds = time.seconds - saved;
+                let kernels = item.work.launches();
+                if layers && narrow && side != Side::Weights {
+                    // Each rank casts its share of what is gathered. As many kernels as products.
+                    let share = if gathered == Some(*product) { formats.tp as f64 } else { 1.0 };
+                    let bytes = cast_bytes(format) * product.m * product.k * product.count / share;
+                    out.kernels(rates, bytes, kernels, false);
+                }
+                if layers && narrow && formats.blocks {
+                    // cuBLAS wants the scales of both operands in an order of its own: a kernel for each.
+                    let elements = product.count * (product.m * product.k + product.k * product.n);
+                    out.kernels(rates, 2.0 * elements / BLOCK, 2.0 * kernels, true);
+                }
                 let narrow = format.bytes() < 2.0;
                 let best = if narrow { busiest.1 } else { busiest.0 };
                 let flops = 2.0 * product.m * product.n * product.k * product.count;
-                (Quote::Product { seconds, narrow, activity: flops / time.seconds / best }, time.how)
+                let activity = flops / time.seconds / best;
+                (Quote::Product { seconds: time.seconds, narrow, activity }, time.how)
             }
             Work::Attention { attention, count } => {
                 let time = rates.attention(attention);
@@ -146,11 +184,16 @@ fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, inputs: bool) -
                 (Quote::Loop { seconds: time.seconds * kernels, bytes: *bytes }, How::Interpolated)
             }
             Work::Message(m) => {
-                let input = inputs && m.kind == Kind::AllGather && m.axis == Axis::Tp && m.beside.is_some();
+                let input =
+                    side != Side::Cotangents && m.kind == Kind::AllGather && m.axis == Axis::Tp && m.beside.is_some();
                 let share = if narrow && input { format.bytes() / 2.0 } else { 1.0 };
                 let m = &Message { bytes: m.bytes * share, ..*m };
                 gathered = m.beside.filter(|_| input);
-                let one = rates.transfer(m.kind, Group::Inside(m.axis), m.bytes);
+                let group = Group::Inside(m.axis);
+                let one = match &m.spread {
+                    Some(spread) => rates.dispatch(group, m.bytes, spread),
+                    None => rates.transfer(m.kind, group, m.bytes),
+                };
                 let product = |p: &Product| rates.product(&Product { format, ..*p }).seconds;
                 let behind = if let Behind::Product(p) = &m.behind { product(p) } else { 0.0 };
                 let beside = m.beside.as_ref().map(product);
@@ -279,7 +322,15 @@ impl Work {
     /// Kernels that it launches.
     fn launches(&self) -> f64 {
         match self {
-            Work::Product { .. } => 1.0,
+            // Experts' products are launched one by one, on several streams (Transformer Engine's grouped linear
+            // layer calls cuBLAS for each); products without weights are batched.
+            Work::Product { product, weights } => {
+                if *weights {
+                    product.count
+                } else {
+                    1.0
+                }
+            }
             Work::Attention { count, .. } => *count,
             Work::Loop { launches, .. } => *launches,
             Work::Message(m) => m.count,

@@ -1,10 +1,12 @@
 //! Steps of units with plain times, against sums done by hand.
 
 use super::parts::Compute;
-use super::price::{Phase, Priced};
+use super::price::{price, quote, Formats, Manner, Phase, Priced};
 use super::step::{time, Data, Scratch, Step, StepTime, Unit};
-use super::{Group, Rates, Transfer};
+use super::{Factors, Group, Rates, Transfer};
+use crate::profile::{Item, Profile, Work};
 use autoshard_cost::collectives::Kind;
+use autoshard_cost::device::Format;
 use autoshard_cost::kernels::{Attention, How, Product, Time};
 
 /// A second for 10 bytes of a message, a second for 100 bytes of memory.
@@ -119,4 +121,31 @@ fn hybrid_sharding_adds_a_reduction_between_replicas() {
     let outer: Vec<_> = t.messages.0.iter().filter(|m| m.group == Group::Replicas).collect();
     assert_eq!(outer.len(), 1);
     assert_eq!((outer[0].kind, outer[0].bytes), (Kind::AllReduce, 80.0 / 4.0));
+}
+
+#[test]
+fn experts_products_are_launched_one_by_one_and_their_operands_brought_to_the_format() {
+    let product = Product { format: Format::Bf16, m: 2.0, n: 2.0, k: 2.0, count: 4.0, accumulate: false };
+    let item = Item { value: "up".to_string(), work: Work::Product { product, weights: true } };
+    let both = Profile { forward: vec![item.clone()], backward_weight: vec![item], ..Profile::default() };
+    let ones = Factors { sustained: 1.0, products: 1.0, attention: 1.0, loops: 1.0, collectives: 1.0 };
+    let of = |narrow, blocks| {
+        let formats = Formats { narrow, wide: Format::Bf16, blocks, tp: 1 };
+        let manner = Manner { launch: 1000.0, tensor_overlap: false, contention: 1.0 };
+        let p = price(&quote(&both, &Plain, &formats), &ones, &manner);
+        // The device waits for the host, who needs 1000 s for each launch.
+        let launches = |phase: &Phase| (phase.seconds() / 1000.0).round();
+        let waits = [&p.backward_input, &p.backward_weight].map(|phase| phase.seconds()).iter().sum::<f64>();
+        (
+            launches(&p.forward),
+            (waits / 1000.0).round(),
+            p.forward.compute.loop_bytes,
+            p.backward_weight.compute.loop_bytes,
+        )
+    };
+    assert_eq!(of(Format::Bf16, false), (4.0, 4.0, 0.0, 0.0));
+    // A cast for each, of 16 inputs of 4 bytes read and written; the weight gradient's operands are there.
+    assert_eq!(of(Format::Fp8, false), (8.0, 4.0, 64.0, 0.0));
+    // And two orders of scales for each: a byte for 32 of the 32 elements, read and written.
+    assert_eq!(of(Format::Fp8, true), (16.0, 12.0, 66.0, 2.0));
 }

@@ -14,6 +14,7 @@ pub(crate) mod loops;
 mod messages;
 mod recompute;
 mod roles;
+mod route;
 mod saved;
 #[cfg(test)]
 mod tests;
@@ -91,6 +92,29 @@ pub struct Message {
     pub behind: Behind,
     /// The product that it feeds or follows: what tensor-parallel overlap splits into pieces.
     pub beside: Option<Product>,
+    /// For tokens on their way to experts, how their copies share ways, where the stack sends one for several.
+    pub spread: Option<Spread>,
+}
+
+/// Copies of a token for its experts, of which one is sent where several go the same way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Experts.
+    pub experts: f64,
+    /// Copies of a token: the experts that it goes to.
+    pub copies: f64,
+}
+
+impl Spread {
+    /// Messages over copies, when `places` hold as many experts each and a token's experts are any of them: the
+    /// expected number of places that hold at least one, over the copies.
+    pub fn share(&self, places: f64) -> f64 {
+        let each = self.experts / places.max(1.0);
+        let whole = self.copies.ceil().max(1.0) as u64;
+        let without = |i: u64| ((self.experts - each - i as f64) / (self.experts - i as f64)).max(0.0);
+        let missed: f64 = (0..whole).map(without).product();
+        (places * (1.0 - missed) / whole as f64).min(1.0)
+    }
 }
 
 /// One piece of work.

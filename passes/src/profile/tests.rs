@@ -45,6 +45,7 @@ fn habits() -> Habits {
         attention: AttentionKernel::Best,
         fused_loss: true,
         joint_products: false,
+        dispatch_once: false,
         accumulate_fp32: true,
         async_tensor_backward: true,
         dropout: false,
@@ -199,4 +200,17 @@ fn recomputation_repeats_what_its_policy_names() {
     assert_eq!(products(&parts(Part::Mlp)).len(), 3);
     assert_eq!(products(&parts(Part::HalfProducts)).len(), 3);
     assert_eq!(parts(Part::Norms).len(), 2);
+}
+
+#[test]
+fn copies_of_a_token_share_the_way_to_a_place() {
+    let of = |experts: f64, copies: f64, places: f64| Spread { experts, copies }.share(places);
+    // One expert a place: every copy goes by itself. All in one place: one for all.
+    assert!((of(8.0, 2.0, 8.0) - 1.0).abs() < 1e-12);
+    assert!((of(64.0, 8.0, 1.0) - 1.0 / 8.0).abs() < 1e-12);
+    // Two of four experts on two places: the second is with the first in one of three cases.
+    assert!((of(4.0, 2.0, 2.0) - (2.0 * (1.0 - (2.0 / 4.0) * (1.0 / 3.0))) / 2.0).abs() < 1e-12);
+    // 8 of 128 on 8 ranks, by counting: 8·(1 − C(112, 8)/C(128, 8))/8.
+    let choose = |n: f64| (0..8).map(|i| (n - i as f64) / (8 - i) as f64).product::<f64>();
+    assert!((of(128.0, 8.0, 8.0) - (1.0 - choose(112.0) / choose(128.0))).abs() < 1e-12);
 }

@@ -51,7 +51,7 @@ pub(super) struct Walk<'a> {
     reduced: Vec<(ValueId, State)>,
     /// Products that later ones with the same input join, by that input.
     joint: Vec<Joint>,
-    out: Profile,
+    pub(super) out: Profile,
 }
 
 /// Where the products of one input are in the lists.
@@ -224,7 +224,15 @@ impl<'a> Walk<'a> {
     }
 
     fn message(&self, v: ValueId, kind: Kind, axis: Axis, bytes: f64) -> Item {
-        let work = Work::Message(Message { kind, axis, bytes, count: 1.0, behind: Behind::Nothing, beside: None });
+        let work = Work::Message(Message {
+            kind,
+            axis,
+            bytes,
+            count: 1.0,
+            behind: Behind::Nothing,
+            beside: None,
+            spread: None,
+        });
         Item { value: self.f.value(v).name.clone(), work }
     }
 
@@ -379,7 +387,7 @@ impl<'a> Walk<'a> {
         let cp = self.shards.cp as f64;
         let message = |kind: Kind, bytes: f64, count: f64, behind: Behind| Item {
             value: value.to_string(),
-            work: Work::Message(Message { kind, axis: Axis::Cp, bytes, count, behind, beside: None }),
+            work: Work::Message(Message { kind, axis: Axis::Cp, bytes, count, behind, beside: None, spread: None }),
         };
         let (forward, backward) = match self.shards.context {
             // Gradients of keys and values travel with them on the way back.
@@ -450,54 +458,9 @@ impl<'a> Walk<'a> {
             count: 3.0,
             behind: Behind::Nothing,
             beside: None,
+            spread: None,
         };
         self.out.forward.push(Item { value: self.f.value(*r).name.clone(), work: Work::Message(message) });
-    }
-
-    /// Whether a node sends tokens to the slots of experts, or brings them back.
-    fn routes(&self, node: &Node) -> Option<Side> {
-        let slots = |v: &ValueId| {
-            let ty = self.f.ty(*v);
-            ty.dim("E").is_some() && ty.dim("c").is_some() && ty.dtype.is_float()
-        };
-        match (node.inputs.iter().any(slots), node.results.iter().any(slots)) {
-            (false, true) => Some(Side::Out),
-            (true, false) => Some(Side::Back),
-            _ => None,
-        }
-    }
-
-    /// Tokens to experts or back: permutations on both ends of an all-to-all, and its transpose.
-    fn route(&mut self, i: usize, side: Side) {
-        let node = &self.f.nodes[i];
-        let slots = node.inputs.iter().chain(&node.results).find(|v| {
-            let ty = self.f.ty(**v);
-            ty.dim("E").is_some() && ty.dim("c").is_some() && ty.dtype.is_float()
-        });
-        let Some(slots) = slots else { return };
-        let ty = self.f.ty(*slots);
-        let s = self.shards;
-        let ranks = s.cp as f64 * if s.tp > 1 { s.tp as f64 } else { 1.0 };
-        let bytes = ty.elements() as f64 * ty.dtype.bytes() as f64 / ranks;
-        let value = self.f.value(node.results[0]).name.clone();
-        // Sorted by expert before the message and by local expert after it: read and write, twice.
-        let permute = Item { value: value.clone(), work: Work::Loop { bytes: 4.0 * bytes, launches: 2.0 } };
-        let message = |kind: Kind, axis: Axis, bytes: f64| Item {
-            value: value.clone(),
-            work: Work::Message(Message { kind, axis, bytes, count: 1.0, behind: Behind::Nothing, beside: None }),
-        };
-        let exchange = (s.ep > 1).then(|| message(Kind::AllToAll, Axis::Ep, bytes));
-        let wide = |kind: Kind| (s.etp > 1).then(|| message(kind, Axis::Etp, bytes * s.etp as f64));
-        let (there, back) = match side {
-            Side::Out => (Kind::AllGather, Kind::ReduceScatter),
-            Side::Back => (Kind::ReduceScatter, Kind::AllGather),
-        };
-        self.out.forward.push(permute.clone());
-        self.out.forward.extend(exchange.clone());
-        self.out.forward.extend(wide(there));
-        self.out.backward_input.push(permute);
-        self.out.backward_input.extend(exchange);
-        self.out.backward_input.extend(wide(back));
     }
 
     /// Sums of cotangents of values that several nodes read.
@@ -590,15 +553,6 @@ impl<'a> Walk<'a> {
             at = *self.f.nodes[reader].results.first()?;
         }
     }
-}
-
-/// Direction of a routing node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    /// Tokens to slots.
-    Out,
-    /// Slots to tokens.
-    Back,
 }
 
 static NO_FACTORS: Rule = Rule {
