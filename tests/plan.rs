@@ -5,8 +5,10 @@ mod fake;
 
 use autoshard::predict::fix;
 use autoshard::predict::settings::{settle, Job, Settings};
-use autoshard::predict::{Backend, ModelFacts, Precision, Prediction, Request};
+use autoshard::predict::{Backend, Memory, MemoryPart, ModelFacts, Precision, Prediction, Request, Stage};
 use autoshard::report::prediction::{json, text, Planned};
+use autoshard::report::stages::Room;
+use autoshard_cost::cluster::Failures;
 use fake::{cluster, stack, Answer, Fake};
 use std::path::Path;
 use std::process::Command;
@@ -35,7 +37,15 @@ fn predicted(decisions: &str, facts: &ModelFacts, devices: u64) -> (Settings, Pr
 }
 
 fn llama() -> ModelFacts {
-    ModelFacts { name: "llama".into(), layers: 80, heads: 64, kv_heads: 8, experts: 0, max_positions: Some(8192) }
+    ModelFacts {
+        name: "llama".into(),
+        layers: 80,
+        heads: 64,
+        kv_heads: 8,
+        experts: 0,
+        max_positions: Some(8192),
+        parameters: 70_553_706_496,
+    }
 }
 
 #[test]
@@ -50,6 +60,7 @@ fn the_json_has_the_keys_that_scripts_read() {
         stack: "megatron-core-2025",
         settings: &settings,
         prediction: &prediction,
+        room: Room::new(&cluster.device, Some(74.5), None),
         tokens: None,
         seconds: 0.5,
     };
@@ -85,12 +96,20 @@ fn the_json_has_the_keys_that_scripts_read() {
     near("step_seconds_low", 0.9 * 0.8192);
     assert_eq!(p["bubble_seconds"], 0.0);
     assert_eq!(v["search"]["optimal"], false);
-    for pointer in
-        ["/peak_memory_gib", "/memory_gib/allocated", "/memory_gib/device", "/stages/0/peak_memory_gib", "/goodput"]
-    {
+    // The fake predicts no memory and its cluster knows no failures.
+    for pointer in [
+        "/peak_memory_gib",
+        "/memory_gib/allocated",
+        "/memory_gib/device",
+        "/stages/0/peak_memory_gib",
+        "/fits",
+        "/goodput",
+    ] {
         assert_eq!(p.pointer(pointer), Some(&serde_json::Value::Null), "{pointer}");
     }
-    assert_eq!(p.pointer("/stages/0/parts/products/seconds").and_then(|s| s.as_f64()), Some(0.4096));
+    assert_eq!((&p["memory_limit_gib"], &p["memory_margin"]), (&74.5.into(), &0.08.into()));
+    assert_eq!((&p["stages"][0]["layers"], &p["stages"][0]["parts"]), (&80.into(), &serde_json::json!({})));
+    assert_eq!(p.pointer("/parts/products/seconds").and_then(|s| s.as_f64()), Some(0.4096));
     assert_eq!(v["alternatives"], serde_json::json!([]));
 }
 
@@ -106,6 +125,7 @@ fn the_report_tells_defaults_times_and_costs() {
         stack: "megatron-core-2025",
         settings: &settings,
         prediction: &prediction,
+        room: Room::new(&cluster.device, None, None),
         tokens: Some(15e12),
         seconds: 0.5,
     };
@@ -122,8 +142,158 @@ fn the_report_tells_defaults_times_and_costs() {
         // 15e12 / 640,000 / 86,400 = 271.3 days; · 24 · 64 = 416,667 device-hours at $2.
         "271.3 days, 416,667 device-hours, $833,333 at $2.00",
         "note: fake",
+        "nothing says that this layout fits",
     ] {
         assert!(report.contains(part), "{part:?} is not in:\n{report}");
+    }
+    assert!(!report.contains("goodput"), "{report}");
+}
+
+#[test]
+fn failures_and_stages_are_told() {
+    let (facts, mut cluster) = (llama(), cluster("fake"));
+    // A failure a day on 8 nodes.
+    let per_thousand_node_days = 125.0;
+    cluster.failures = Some(Failures { per_thousand_node_days, restart_seconds: 864.0, ..Failures::default() });
+    let (settings, mut prediction) = predicted("tp=8", &facts, 64);
+    let gib = (1u64 << 30) as f64;
+    let stage = |layers, device: f64| {
+        let parts = vec![MemoryPart { name: "optimizer", bytes: device * gib }];
+        let memory =
+            Memory { parts, allocated: 0.8 * device * gib, reserved: 0.9 * device * gib, device: device * gib };
+        Stage { layers, busy: 0.4, memory: Some(memory) }
+    };
+    prediction.stages = vec![stage(19, 60.0), stage(21, 50.0), stage(21, 50.0), stage(19, 40.0)];
+    let planned = Planned {
+        facts: &facts,
+        cluster: &cluster,
+        devices: 64,
+        precision: Precision::Bf16,
+        stack: "megatron-core-2025",
+        settings: &settings,
+        prediction: &prediction,
+        room: Room::new(&cluster.device, Some(60.0), Some(0.0)),
+        tokens: None,
+        seconds: 0.5,
+    };
+    let v = json(&planned);
+    assert_eq!(v["plan"]["layers_per_stage"], serde_json::json!([19, 21, 21, 19]));
+    let p = &v["prediction"];
+    assert_eq!(
+        (&p["fits"], &p["peak_memory_gib"], &p["memory_gib"]["allocated"]),
+        (&true.into(), &60.0.into(), &48.0.into())
+    );
+    assert_eq!(p["seconds_between_failures"], 86_400.0);
+    // 70.55e9·13 bytes at 1.2 GB/s from 8 nodes are δ = 95.7 s; √(2·δ·86,400) = 4,066 s between checkpoints lose
+    // 2.35 % to them and 2.35 % to work done again, restarts 1 %.
+    let goodput = p["goodput"].as_f64().unwrap();
+    assert!((goodput - 0.943).abs() < 2e-3, "{goodput}");
+    let interval = p["checkpoint_interval_seconds"].as_f64().unwrap();
+    assert!((interval / 4066.0 - 1.0).abs() < 0.02, "{interval}");
+    let report = text(&planned);
+    for part in [
+        "2–3            21",
+        "memory of stage 1, the fullest:",
+        "fits: 60.00 GiB with a margin of 0 %",
+        "goodput 94.",
+        "after every 66.7 min of work",
+        "useful tokens/s",
+    ] {
+        assert!(report.contains(part), "{part:?} is not in:\n{report}");
+    }
+}
+
+#[test]
+fn an_mfu_above_one_is_an_error_that_is_told() {
+    let (facts, mut cluster) = (llama(), cluster("fake"));
+    cluster.device.peak = vec![(autoshard_cost::device::Format::Bf16, 2e13)];
+    let (settings, prediction) = predicted("tp=8", &facts, 64);
+    let planned = Planned {
+        facts: &facts,
+        cluster: &cluster,
+        devices: 64,
+        precision: Precision::Bf16,
+        stack: "megatron-core-2025",
+        settings: &settings,
+        prediction: &prediction,
+        room: Room::new(&cluster.device, None, None),
+        tokens: None,
+        seconds: 0.5,
+    };
+    assert!(text(&planned).contains("note: ERROR: an MFU of 125 % cannot be"));
+    assert!(json(&planned)["prediction"]["marks"].to_string().contains("an MFU of 125 %"));
+}
+
+/// Case A14: 9,600 tokens/s and GPU of a 7B model are 44.7 % of the dense peak, not 22 % of the sparse one.
+#[test]
+fn mfu_is_of_the_dense_peak() {
+    let backend = autoshard::predict::backend();
+    let device = backend.device("h100-sxm5").unwrap();
+    let peak = device.peak_of(Precision::Bf16.format()).unwrap();
+    assert!(peak <= 990e12, "{peak}");
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("config.json");
+    let config = serde_json::json!({
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008,
+        "vocab_size": 32000, "num_attention_heads": 32, "num_key_value_heads": 32, "tie_word_embeddings": false,
+        "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0
+    });
+    std::fs::write(&model, config.to_string()).unwrap();
+    let facts = backend.model(&model).unwrap();
+    let cluster = backend.cluster("dgx-h100").unwrap();
+    let stack = backend.stack("fsdp1-2023").unwrap();
+    let job = Job { facts: &facts, devices: 8, seq_len: Some(4096), global_batch: Some(16), stack: "fsdp1-2023" };
+    let settings = settle(&fix::parse("mbs=2").unwrap(), &job).unwrap();
+    let request = Request {
+        model: &model,
+        facts: &facts,
+        cluster: &cluster,
+        devices: 8,
+        seq_len: 4096,
+        precision: Precision::Bf16,
+        stack: &stack,
+        layout: &settings.layout,
+    };
+    let prediction = backend.predict(&request).unwrap();
+    let flops = |total: f64| total / (16.0 * 4096.0);
+    for flops in [flops(prediction.model_flops_causal), flops(prediction.model_flops_full)] {
+        let mfu = 9600.0 * flops / peak;
+        assert!((0.40..0.47).contains(&mfu), "{mfu}");
+    }
+    let full = 9600.0 * flops(prediction.model_flops_full) / peak;
+    assert!((0.44..0.47).contains(&full), "{full}");
+    let mfu = prediction.utilisation(prediction.model_flops_causal, 8, peak);
+    assert!((0.2..0.8).contains(&mfu), "{mfu}");
+}
+
+/// Case A15: an accelerator that nobody knows is an error with near names, never another's peak.
+#[test]
+fn an_unknown_device_is_refused() {
+    let backend = autoshard::predict::backend();
+    let e = backend.device("b300-sxn").unwrap_err().to_string();
+    assert!(e.contains("b300-sxm"), "{e}");
+    for name in ["NVIDIA B400 SXM6 AC", "h1000"] {
+        let e = backend.device(name).unwrap_err().to_string();
+        assert!(e.contains(name), "{e}");
+    }
+}
+
+/// Case A19: data ranks are devices over tp·cp·pp, experts divide none of them, and
+/// dp·micro-batch·micro-batches is the batch.
+#[test]
+fn batches_are_of_data_ranks() {
+    let moe = ModelFacts { experts: 8, ..llama() };
+    let settled = |decisions: &str, facts: &ModelFacts, devices, batch| {
+        let job = Job { facts, devices, seq_len: Some(4096), global_batch: Some(batch), stack: "megatron-core-2025" };
+        settle(&fix::parse(decisions).unwrap(), &job).unwrap().layout
+    };
+    for (split, mbs, dp, each) in [(1, 4, 16, 4), (2, 8, 8, 8), (4, 8, 4, 16)] {
+        for (axes, facts) in [("tp", llama()), ("cp", llama()), ("pp", llama()), ("tp", moe.clone())] {
+            let ep = if facts.experts > 0 { ",ep=2" } else { "" };
+            let l = settled(&format!("{axes}={split},mbs={mbs}{ep}"), &facts, 16, 64);
+            assert_eq!((l.dp, l.micro_batch * l.microbatches), (dp, each), "{axes}={split}{ep}");
+            assert_eq!(l.dp * l.micro_batch * l.microbatches, 64);
+        }
     }
 }
 
@@ -166,12 +336,10 @@ fn what_is_wrong_is_refused_as_usage() {
 fn what_comes_later_says_what_to_do_instead() {
     for (more, part) in [
         (vec![], "name one by --fix, as in --fix tp=8,pp=1"),
-        (vec!["--fix", "pp=2"], "fix pp=1"),
         (vec!["--fix", "recompute=auto"], "use none, selective, full or layers:N"),
         (vec!["--fix", "tp=1", "--top", "5"], "leave it out"),
         (vec!["--fix", "tp=1", "--sweep", "devices=8..64"], "call plan once for each value"),
         (vec!["--fix", "tp=1", "--exhaustive"], "leave it out"),
-        (vec!["--fix", "tp=1", "--trace", "t.json"], "leave it out"),
         (vec!["--fix", "tp=1", "--emit", "megatron"], "from the printed settings"),
         (vec!["--fix", "tp=1", "-o", "plan.json"], "use --json and send stdout to the file"),
         (vec!["--fix", "tp=1", "--objective", "cost"], "leave it out"),
@@ -186,4 +354,67 @@ fn what_comes_later_says_what_to_do_instead() {
         .unwrap();
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("no/such"));
+}
+
+/// Case A20: interleaving wants micro-batches in groups of pp, and not of pp·vpp.
+#[test]
+fn interleaving_takes_micro_batches_in_groups_of_pp() {
+    let facts = ModelFacts { layers: 32, ..llama() };
+    for (microbatches, accepted) in [(6, false), (8, true), (12, true), (16, true)] {
+        let job =
+            Job { facts: &facts, devices: 4, seq_len: Some(4096), global_batch: None, stack: "megatron-core-2025" };
+        let text = format!("pp=4,vpp=2,microbatches={microbatches}");
+        let settled = settle(&fix::parse(&text).unwrap(), &job);
+        assert_eq!(settled.is_ok(), accepted, "{text}");
+        if let Err(e) = settled {
+            assert!(e.to_string().contains("not a multiple of pp=4") && e.to_string().contains("4 or 8"), "{e}");
+        }
+    }
+    // The command refuses it as usage.
+    let (code, stderr) = plan(&["--fix", "pp=2,vpp=1,schedule=interleaved,microbatches=3"]);
+    assert!(code == 2 && stderr.contains("microbatches can be 2 or 4"), "{stderr}");
+}
+
+/// The timeline of a step: JSON, inside the step, one thing at a time in a lane.
+#[test]
+fn a_trace_is_inside_the_step_and_its_lanes_do_not_overlap() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, devices, decisions, expected) in [
+        ("ddp", "8", "tp=2,zero=0,microbatches=4", 2),
+        ("zero1", "8", "tp=2,zero=1,microbatches=1", 2),
+        ("fsdp", "8", "tp=1,zero=3,microbatches=4", 2),
+        ("hsdp", "8", "zero=3,shard_group=4,microbatches=2", 3),
+        ("alone", "4", "tp=4,microbatches=2", 1),
+    ] {
+        let file = dir.path().join(format!("{name}.json"));
+        let model = model();
+        let out = Command::new(env!("CARGO_BIN_EXE_autoshard"))
+            .args(["plan", "--model", &model, "--cluster", "dgx-h100", "--devices", devices, "--fix", decisions])
+            .arg("--json")
+            .args(["--trace", &file.display().to_string()])
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
+        let plan: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let step = plan["prediction"]["step_seconds"].as_f64().unwrap() * 1e6;
+        let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let mut lanes: std::collections::BTreeMap<u64, Vec<(f64, f64)>> = Default::default();
+        for e in events.iter().filter(|e| e["ph"] == "X") {
+            let (start, seconds) = (e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap());
+            assert!(start >= 0.0 && seconds > 0.0 && start + seconds <= step * (1.0 + 1e-9), "{name}: {e} {step}");
+            lanes.entry(e["tid"].as_u64().unwrap()).or_default().push((start, start + seconds));
+        }
+        for (lane, spans) in &mut lanes {
+            spans.sort_by(|a, b| a.0.total_cmp(&b.0));
+            for pair in spans.windows(2) {
+                assert!(pair[0].1 <= pair[1].0 + 1e-6 * step, "{name}: lane {lane}: {pair:?}");
+            }
+        }
+        // Computation reaches the end of the step, and messages have lanes of their own where there are any.
+        let end = lanes[&0].last().unwrap().1;
+        assert!((end / step - 1.0).abs() < 1e-6, "{name}: {end} of {step}");
+        assert_eq!(lanes.len(), expected, "{name}");
+        assert!(events.iter().any(|e| e["name"].as_str().is_some_and(|n| n.ends_with(" backward"))), "{name}");
+    }
 }

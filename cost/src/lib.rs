@@ -5,13 +5,14 @@
 //! and loops on a device, [`collectives`] times messages between the ranks of a group, and [`sim`] plays
 //! tasks that compete for streams and links; [`schedule`] puts the steps of pipeline stages in order and
 //! plays them; [`checkpointing`] says how far apart a chain of blocks keeps its inputs. A
-//! [`stack::Stack`] is what a training framework does with all of this. Nothing here knows a graph, a file or
-//! JSON.
+//! [`stack::Stack`] is what a training framework does with all of this, [`goodput`] what failures leave of a
+//! job's time. Nothing here knows a graph, a file or JSON.
 
 pub mod checkpointing;
 pub mod cluster;
 pub mod collectives;
 pub mod device;
+pub mod goodput;
 pub mod kernels;
 pub mod layout;
 pub mod schedule;

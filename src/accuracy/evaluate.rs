@@ -1,6 +1,6 @@
 //! Everything that `docs/accuracy.md` tells, computed: rows in, a [`Report`] out.
 //!
-//! For each framework the constants that it names are found on its rows without a pipeline. *Left out*: a
+//! For each framework the constants that it names are found on all its rows that are predicted. *Left out*: a
 //! group (framework, hidden size, heads, accelerator; cuts and proxies stand with their parent) is predicted by
 //! constants found on the framework's other groups. *In sample*: by constants found on all of them. *Shipped*:
 //! by the constants in the product. Repeats of a configuration share one vote everywhere.
@@ -8,10 +8,15 @@
 //! A search starts at neutral values, or at what was found for the framework's parent: those rows are of another
 //! framework, so of other groups, though perhaps of the same model and machine.
 
+use super::assumed::AssumedLine;
 use super::fit::{self, parallel, Fit, FitError, Options, Sample};
 use super::knobs::{knobs, range_of};
-use super::score::{prepare, Prepared};
-use super::stats::{errors, mean, quantile, Errors, Vote};
+use super::lines::{self, Disagreement, Judged, Line, RowLine, Traits};
+use super::memory::{memory, MemoryLine};
+use super::regret;
+use super::score::{compare, prepare, skipped, trials, Outcome, Prepared};
+use super::stats::{quantile, Errors, Vote};
+use crate::predict::range::{Likeness, Validated, HELD};
 use crate::predict::{Backend, Prediction, TableScore, Timer};
 use crate::runs::Entry;
 use autoshard_cost::stack::{Constant, Stack};
@@ -29,32 +34,6 @@ pub struct TableLine {
     pub device: String,
     /// Its score.
     pub score: TableScore,
-}
-
-/// Errors of a set of rows by every way of predicting.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Line {
-    /// Tag or group.
-    pub name: String,
-    /// Rows.
-    pub rows: usize,
-    /// Distinct configurations: votes.
-    pub votes: f64,
-    /// Groups that were left out one by one.
-    pub groups: usize,
-    /// By constants that have not seen the row's group.
-    pub left_out: Option<Errors>,
-    /// By constants found on all rows of the framework.
-    pub in_sample: Option<Errors>,
-    /// By the constants in the product.
-    pub shipped: Option<Errors>,
-    /// Share of measured times (0–1) inside the range that the shipped prediction states.
-    pub covered: Option<f64>,
-    /// By FLOPs over [`ROOFLINE`] of the peak.
-    pub roofline: Option<Errors>,
-    /// What no predictor that knows the configuration alone can get below: how far repeats of one
-    /// configuration are from their mean. `None` without repeats.
-    pub floor: Option<f64>,
 }
 
 /// A constant as it is documented.
@@ -95,54 +74,98 @@ pub struct StackLines {
     pub constants: Vec<ConstantLine>,
 }
 
+/// Regrets by the constants in the product, and by constants that have not seen a row's group.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RegretLine {
+    /// The source, or `all`.
+    pub name: String,
+    /// By the constants in the product.
+    pub shipped: regret::Regret,
+    /// By left-out constants.
+    pub left_out: regret::Regret,
+}
+
+/// One group of the regret.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RegretGroup {
+    /// The source.
+    pub tag: String,
+    /// By the constants in the product.
+    pub shipped: regret::Group,
+    /// By left-out constants.
+    pub left_out: Option<regret::Group>,
+}
+
+/// Rows that can be simulated.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ready {
+    /// Rows that their file marks as ready.
+    pub rows: usize,
+    /// Those that are predicted, in time or in memory.
+    pub predicted: usize,
+    /// Sources with ready rows and no prediction.
+    pub silent: Vec<String>,
+}
+
 /// All that the page tells.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Rows of the files.
     pub rows: usize,
-    /// Rows that are evaluated: without a pipeline, and predicted.
+    /// Rows that are evaluated: predicted, with a measured time.
     pub evaluated: usize,
+    /// Rows that can be simulated.
+    pub ready: Ready,
     /// Kernel tables.
     pub kernels: Vec<TableLine>,
     /// Tables of collectives.
     pub collectives: Vec<TableLine>,
     /// By source, and `all` last.
     pub tags: Vec<Line>,
+    /// Sources whose rows are of two kinds, by kind.
+    pub parted: Vec<Line>,
     /// By group.
     pub groups: Vec<Line>,
+    /// Rows told one by one.
+    pub singles: Vec<RowLine>,
+    /// Rows predicted with what they do not state.
+    pub assumed: Vec<AssumedLine>,
+    /// Errors against the median of releases, and rows that disagree with it.
+    pub releases: (Option<Errors>, Vec<Disagreement>),
+    /// Regrets by source, and `all` last.
+    pub regrets: Vec<RegretLine>,
+    /// Groups of the regret, one by one.
+    pub regret_groups: Vec<RegretGroup>,
+    /// Memory by source.
+    pub memory: Vec<MemoryLine>,
     /// Constants by framework.
     pub stacks: Vec<StackLines>,
-    /// Why rows are not evaluated, most frequent first.
-    pub skipped: Vec<(String, usize)>,
+    /// What ranges of predictions are made of.
+    pub validated: Vec<Validated>,
+    /// Why rows are not evaluated: source, reason, rows; most frequent first.
+    pub skipped: Vec<(String, String, usize)>,
 }
 
 /// A row that is evaluated.
 struct Case<'a> {
+    index: usize,
     prepared: Prepared<'a>,
     shipped: Prediction,
     measured: f64,
     weight: f64,
 }
 
-/// Errors of one row, with its vote.
-struct Judged {
-    tag: String,
-    group: String,
-    repeat: Option<String>,
-    measured: f64,
-    left_out: Vote,
-    in_sample: Vote,
-    shipped: Vote,
-    covered: Vote,
-    roofline: Option<Vote>,
-}
+/// Source whose releases are compared.
+const RELEASES: &str = "mbridge";
+/// Sources whose rows are told one by one.
+const SINGLES: [&str; 3] = ["korthikanti_t5", "korthikanti_dp8", "bloom_prod"];
 
 /// Evaluates the rows of one or more files.
 ///
 /// # Errors
 /// Where constants cannot be found, which is a mistake in their ranges.
 pub fn evaluate(entries: &[Entry], backend: &dyn Backend, options: &Options) -> Result<Report, FitError> {
-    let (cases, skipped) = cases(entries, backend, options.threads);
+    let (cases, outcomes) = cases(entries, backend, options.threads);
     let mut stacks: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
     for case in &cases {
         stacks.entry(&case.prepared.stack.name).or_default().push(case);
@@ -159,14 +182,25 @@ pub fn evaluate(entries: &[Entry], backend: &dyn Backend, options: &Options) -> 
         judged.extend(votes);
         found.insert(name, values);
     }
+    judged.sort_by_key(|j| j.index);
+    lines::find_ranges(&mut judged);
     constants.sort_by(|a: &StackLines, b| a.stack.cmp(&b.stack));
+    let (regrets, regret_groups) = regrets(entries, &outcomes, &judged);
     Ok(Report {
         rows: entries.len(),
         evaluated: judged.len(),
-        tags: lines(&judged, |j| &j.tag, true),
-        groups: lines(&judged, |j| &j.group, false),
+        ready: ready(entries, &outcomes),
+        tags: lines::lines(&judged, |j| &j.tag, true),
+        parted: lines::parted(&judged),
+        groups: lines::lines(&judged, |j| &j.group, false),
+        singles: lines::one_by_one(&judged, &SINGLES),
+        releases: lines::against_median(&judged, RELEASES),
+        regrets,
+        regret_groups,
+        memory: memory(entries, &outcomes),
         stacks: constants,
-        skipped,
+        validated: judged.into_iter().map(|j| j.validated).collect(),
+        skipped: reasons(&outcomes),
         ..Report::default()
     })
 }
@@ -190,30 +224,106 @@ fn parents_first<'a>(stacks: &BTreeMap<&'a str, Vec<&Case>>) -> Vec<&'a str> {
     }
 }
 
-/// The rows that are evaluated, and why others are not.
-fn cases<'a>(entries: &'a [Entry], backend: &dyn Backend, threads: usize) -> (Vec<Case<'a>>, Vec<(String, usize)>) {
-    let prepared = prepare(entries, backend, None);
-    let made = parallel(&prepared, threads, |p| {
-        let p = p.as_ref().map_err(Clone::clone)?;
-        let shipped = backend.predict_row(p.row, &p.machine, &p.stack).map_err(|e| e.to_string())?;
-        let measured = p.measured_seconds(&shipped).ok_or("no measured time in the row's unit")?;
-        Ok((p.clone(), shipped, measured))
+/// The rows that are evaluated, and what is predicted of all, by the constants in the product.
+fn cases<'a>(entries: &'a [Entry], backend: &dyn Backend, threads: usize) -> (Vec<Case<'a>>, Vec<Outcome>) {
+    let pairs: Vec<_> = entries.iter().zip(prepare(entries, backend, None)).collect();
+    let made = parallel(&pairs, threads, |(entry, prepared)| {
+        let predicted = prepared.as_ref().map_err(Clone::clone).and_then(|p| {
+            let shipped = backend.predict_row(p.row, &p.machine, &p.stack).map_err(|e| e.to_string())?;
+            Ok((p.clone(), shipped))
+        });
+        match predicted {
+            Ok((p, shipped)) => (compare(&p, &shipped), Some((p, shipped))),
+            Err(why) => (skipped(entry, why), None),
+        }
     });
-    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let mut kept = Vec::new();
-    for one in made {
-        match one {
-            Ok(one) => kept.push(one),
-            Err(why) => *reasons.entry(why).or_default() += 1,
+    let mut outcomes = Vec::with_capacity(made.len());
+    for (index, (outcome, predicted)) in made.into_iter().enumerate() {
+        if let (Some((prepared, shipped)), Some(measured)) = (predicted, outcome.measured_step) {
+            if outcome.skipped.is_none() {
+                kept.push((index, prepared, shipped, measured));
+            }
+        }
+        outcomes.push(outcome);
+    }
+    let keys: Vec<Option<&str>> = kept.iter().map(|(_, p, ..)| p.row.repeat_key.as_deref()).collect();
+    let weights = fit::votes(&keys);
+    let cases = kept.into_iter().zip(weights).map(|((index, prepared, shipped, measured), weight)| Case {
+        index,
+        prepared,
+        shipped,
+        measured,
+        weight,
+    });
+    (cases.collect(), outcomes)
+}
+
+/// Why rows are not evaluated, by source.
+fn reasons(outcomes: &[Outcome]) -> Vec<(String, String, usize)> {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for o in outcomes {
+        if let Some(why) = &o.skipped {
+            *counts.entry((&o.tag, why)).or_default() += 1;
         }
     }
-    let keys: Vec<Option<&str>> = kept.iter().map(|(p, _, _)| p.row.repeat_key.as_deref()).collect();
-    let weights = fit::votes(&keys);
-    let cases = kept.into_iter().zip(weights);
-    let cases = cases.map(|((prepared, shipped, measured), weight)| Case { prepared, shipped, measured, weight });
-    let mut reasons: Vec<_> = reasons.into_iter().collect();
-    reasons.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    (cases.collect(), reasons)
+    let mut out: Vec<_> = counts.into_iter().map(|((tag, why), n)| (tag.to_string(), why.to_string(), n)).collect();
+    out.sort_by_key(|(.., n)| std::cmp::Reverse(*n));
+    out
+}
+
+/// How many of the rows that are ready are predicted.
+fn ready(entries: &[Entry], outcomes: &[Outcome]) -> Ready {
+    let mut out = Ready::default();
+    let mut tags: BTreeMap<&str, usize> = BTreeMap::new();
+    for (entry, outcome) in entries.iter().zip(outcomes) {
+        let ready = match entry {
+            Entry::Ready(_) => true,
+            Entry::Skipped(s) => s.ready,
+        };
+        if ready {
+            let predicted = usize::from(outcome.predicted_step.is_some());
+            out.rows += 1;
+            out.predicted += predicted;
+            *tags.entry(&outcome.tag).or_default() += predicted;
+        }
+    }
+    out.silent = tags.into_iter().filter(|(_, n)| *n == 0).map(|(t, _)| t.to_string()).collect();
+    out
+}
+
+/// Regrets by source, and the groups one by one.
+fn regrets(entries: &[Entry], outcomes: &[Outcome], judged: &[Judged]) -> (Vec<RegretLine>, Vec<RegretGroup>) {
+    // The same rows, with what constants say that have not seen their group.
+    let mut unseen = outcomes.to_vec();
+    unseen.iter_mut().for_each(|o| o.predicted_step = None);
+    for j in judged {
+        unseen[j.index].predicted_step = Some(j.predicted);
+    }
+    let (shipped, unseen) = (trials(entries, outcomes), trials(entries, &unseen));
+    let spreads = regret::spreads(&shipped);
+    let groups = |trials: &[regret::Trial], tag: Option<&str>| {
+        let mine: Vec<&regret::Trial> = trials.iter().filter(|t| tag.is_none_or(|tag| tag == t.tag)).collect();
+        regret::groups(&mine, &spreads)
+    };
+    let mut tags: Vec<&str> = shipped.iter().map(|t| t.tag.as_str()).collect();
+    tags.sort_unstable();
+    tags.dedup();
+    let line = |tag: Option<&str>| RegretLine {
+        name: tag.unwrap_or("all").to_string(),
+        shipped: regret::regret(&groups(&shipped, tag)),
+        left_out: regret::regret(&groups(&unseen, tag)),
+    };
+    let lines = tags.iter().map(|t| line(Some(t))).chain([line(None)]).filter(|l| l.shipped.groups > 0).collect();
+    let each = tags.iter().flat_map(|tag| {
+        let others = groups(&unseen, Some(tag));
+        let told = move |shipped: regret::Group| {
+            let left_out = others.iter().find(|g| g.name == shipped.name).cloned();
+            RegretGroup { tag: tag.to_string(), shipped, left_out }
+        };
+        groups(&shipped, Some(tag)).into_iter().map(told)
+    });
+    (lines, each.collect())
 }
 
 fn sample<'c>(case: &'c Case, backend: &'c dyn Backend) -> Sample<Timer<'c>> {
@@ -245,27 +355,47 @@ fn judge(
     let judged = cases.iter().zip(samples).zip(&out).map(|((case, sample), out)| {
         let error = |predicted: f64| Vote { value: predicted / case.measured - 1.0, weight: case.weight };
         let p = &case.prepared;
+        let known = predict(&whole.values, &sample.row);
+        let off = |predicted: f64| (case.measured / predicted).ln().abs();
         Judged {
+            index: case.index,
+            id: p.row.id.clone(),
             tag: p.row.tag.clone(),
             group: sample.group.clone(),
             repeat: p.row.repeat_key.clone(),
+            traits: Traits::of(p.row),
             measured: case.measured,
+            predicted: out.predicted,
+            known,
             left_out: out.vote(),
-            in_sample: error(predict(&whole.values, &sample.row)),
+            in_sample: error(known),
             shipped: error(case.shipped.step_seconds),
             covered: Vote { value: f64::from(u8::from(inside(case))), weight: case.weight },
             roofline: p.peak().map(|peak| error(roofline(&case.shipped, p.row.gpus, peak))),
+            validated: Validated {
+                like: like(case),
+                unseen: off(out.predicted),
+                seen: off(known),
+                weight: case.weight,
+            },
+            unseen: None,
+            seen: None,
         }
     });
     let judged: Vec<Judged> = judged.collect();
     let found = stack.constants.iter().zip(&whole.values).map(|(c, v)| Constant { name: c.name, value: *v });
     let sizes: Vec<Vote> = judged.iter().map(|j| Vote { value: j.left_out.value.abs(), ..j.left_out }).collect();
-    let error = quantile(&sizes, RANGE);
+    let error = quantile(&sizes, HELD);
     Ok((StackLines { error, ..stack_lines(&stack, &whole, samples) }, judged, found.collect()))
 }
 
-/// Share of left-out runs that the stated range of a prediction is to hold.
-const RANGE: f64 = 0.8;
+/// What a row's prediction is like, for the ranges of others.
+fn like(case: &Case) -> Likeness {
+    let (p, row) = (&case.prepared, case.prepared.row);
+    let kind = (Traits::of(row).experts, row.precision.format().bytes() < 2.0);
+    Likeness::new(&row.group, kind, row.gpus, &case.shipped, &p.machine)
+}
+
 /// Rows and groups that a stack needs for constants of its own.
 const ENOUGH: (usize, usize) = (24, 3);
 
@@ -310,53 +440,4 @@ fn stack_lines(stack: &Stack, whole: &Fit, samples: &[Sample<Timer>]) -> StackLi
 
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> usize {
     names.collect::<std::collections::BTreeSet<_>>().len()
-}
-
-/// Lines by a name, in order; with `all` after them where asked.
-fn lines(judged: &[Judged], name: impl Fn(&Judged) -> &str, total: bool) -> Vec<Line> {
-    let mut sets: BTreeMap<&str, Vec<&Judged>> = BTreeMap::new();
-    for j in judged {
-        sets.entry(name(j)).or_default().push(j);
-    }
-    let mut out: Vec<Line> = sets.iter().map(|(name, set)| line(name, set)).collect();
-    if total {
-        out.push(line("all", &judged.iter().collect::<Vec<_>>()));
-    }
-    out
-}
-
-fn line(name: &str, set: &[&Judged]) -> Line {
-    let of = |vote: fn(&Judged) -> Option<Vote>| {
-        let votes: Vec<Vote> = set.iter().filter_map(|j| vote(j)).collect();
-        errors(&votes)
-    };
-    Line {
-        name: name.into(),
-        rows: set.len(),
-        votes: set.iter().map(|j| j.left_out.weight).sum(),
-        groups: distinct(set.iter().map(|j| j.group.as_str())),
-        left_out: of(|j| Some(j.left_out)),
-        in_sample: of(|j| Some(j.in_sample)),
-        shipped: of(|j| Some(j.shipped)),
-        covered: mean(&set.iter().map(|j| j.covered).collect::<Vec<_>>()),
-        roofline: of(|j| j.roofline),
-        floor: floor(set),
-    }
-}
-
-/// Mean distance of repeats from the mean of their configuration, each configuration one vote.
-fn floor(set: &[&Judged]) -> Option<f64> {
-    let mut keys: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for j in set {
-        if let Some(key) = &j.repeat {
-            keys.entry(key).or_default().push(j.measured);
-        }
-    }
-    let distance = |times: &Vec<f64>| {
-        let centre = times.iter().sum::<f64>() / times.len() as f64;
-        times.iter().map(|t| (t / centre - 1.0).abs()).sum::<f64>() / times.len() as f64
-    };
-    let votes: Vec<Vote> =
-        keys.values().filter(|t| t.len() > 1).map(|t| Vote { value: distance(t), weight: 1.0 }).collect();
-    mean(&votes)
 }

@@ -148,7 +148,8 @@ pub fn score(entries: &[Entry], backend: &dyn Backend, stack: Option<&str>, thre
     })
 }
 
-fn skipped(entry: &Entry, why: String) -> Outcome {
+/// What is told of a row that is not predicted.
+pub(super) fn skipped(entry: &Entry, why: String) -> Outcome {
     let (id, tag, stack, step, memory) = match entry {
         Entry::Ready(r) => (&r.id, &r.tag, &r.stack, r.measured.step_seconds, r.measured.memory_gib),
         Entry::Skipped(s) => (&s.id, &s.tag, &s.stack, s.step_seconds, s.memory_gib),
@@ -164,7 +165,8 @@ fn skipped(entry: &Entry, why: String) -> Outcome {
     }
 }
 
-fn compare(p: &Prepared, prediction: &Prediction) -> Outcome {
+/// A row's prediction against what was measured.
+pub(super) fn compare(p: &Prepared, prediction: &Prediction) -> Outcome {
     let row = p.row;
     let measured = p.measured_seconds(prediction);
     let mut marks = p.marks.clone();
@@ -227,6 +229,10 @@ pub struct Summary {
     pub rows: usize,
     /// Errors of their time.
     pub step: Option<stats::Errors>,
+    /// Share of measured times (0–1) inside the stated range.
+    pub in_range: Option<f64>,
+    /// Median half-width of the ranges, as a share of the prediction.
+    pub half_width: Option<f64>,
     /// Rows whose memory was compared.
     pub memory_rows: usize,
     /// Mean absolute relative error of memory.
@@ -255,14 +261,24 @@ pub fn summarise(entries: &[Entry], outcomes: &[Outcome]) -> Vec<(String, Summar
 fn summary(outcomes: &[&Outcome], trials: &[&Trial], spread: &regret::Spreads) -> Summary {
     let compared = outcomes.iter().filter(|o| o.skipped.is_none());
     let steps: Vec<f64> = compared.clone().filter_map(|o| o.step_error).collect();
+    let ranges: Vec<(f64, f64)> = compared.clone().filter_map(|o| range_of(o)).collect();
+    let over = |of: fn(&(f64, f64)) -> f64| equal(&ranges.iter().map(of).collect::<Vec<_>>());
     let memory: Vec<f64> = compared.filter_map(|o| o.memory_error).map(f64::abs).collect();
     Summary {
         rows: steps.len(),
         step: stats::errors(&equal(&steps)),
+        in_range: stats::mean(&over(|r| r.0)),
+        half_width: stats::quantile(&over(|r| r.1), 0.5),
         memory_rows: memory.len(),
         memory_mape: stats::mean(&equal(&memory)),
         regret: regret::regret(&regret::groups(trials, spread)),
     }
+}
+
+/// Whether a measured time is in its range (1 or 0), and the range's half-width over the prediction.
+fn range_of(o: &Outcome) -> Option<(f64, f64)> {
+    let (measured, low, high) = (o.measured_step?, o.low?, o.high?);
+    Some((f64::from(u8::from((low..=high).contains(&measured))), (high - low) / 2.0 / o.predicted_step?))
 }
 
 /// The compared rows as layouts of regret groups.

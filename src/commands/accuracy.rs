@@ -2,12 +2,14 @@
 
 use super::validate::table;
 use super::{print, say, Failure};
+use autoshard::accuracy::assumed::assumed;
 use autoshard::accuracy::evaluate::{evaluate, Report, TableLine};
 use autoshard::accuracy::fit::Options;
 use autoshard::accuracy::page::page;
 use autoshard::json::Document;
 use autoshard::predict::{backend, Backend};
 use autoshard::runs;
+use autoshard::stacks::validated;
 use std::path::{Path, PathBuf};
 
 /// Find constants, judge them on runs that they have not seen, and write the page
@@ -24,7 +26,8 @@ pub struct Args {
     /// A folder of tables named gemm_DEVICE.csv, attention_fwd_DEVICE.csv, nccl_DEVICE.csv
     #[arg(long, value_name = "DIR")]
     kernels: Option<PathBuf>,
-    /// Write the constants that are found to the stacks of this folder, NAME.json
+    /// Write the constants that are found to the stacks of this folder, NAME.json, and what ranges of
+    /// predictions are made of to its validated.json
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
     /// Where to write [default: stdout]
@@ -35,12 +38,15 @@ pub struct Args {
 /// Reads, fits, writes.
 pub fn accuracy(args: &Args) -> Result<(), Failure> {
     let backend = backend();
-    let mut entries = Vec::new();
+    let (mut entries, mut told) = (Vec::new(), Vec::new());
     for file in [Some(&args.runs), args.single.as_ref()].into_iter().flatten() {
-        entries.extend(runs::read(&Document::read(file)?)?);
+        let document = Document::read(file)?;
+        entries.extend(runs::read(&document)?);
+        told.extend(assumed(&document, &backend)?);
     }
     say(&format!("{} rows; finding constants by framework\n", entries.len()));
     let mut report = evaluate(&entries, &backend, &Options::default())?;
+    report.assumed = told;
     if let Some(folder) = &args.kernels {
         (report.kernels, report.collectives) = tables(folder, &backend)?;
     }
@@ -56,8 +62,12 @@ pub fn accuracy(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Puts the constants of fitted stacks into their files; the rest of a file stays as it is.
+/// Puts the constants of fitted stacks into their files, the rest of which stays as it is, and writes the runs
+/// that ranges are made of.
 fn write(folder: &Path, report: &Report) -> Result<(), Failure> {
+    let path = folder.join(validated::FILE);
+    std::fs::write(&path, validated::text(&report.validated)?)
+        .map_err(|e| Failure::Failed(format!("--write {}: cannot write: {e}", path.display())))?;
     for lines in report.stacks.iter().filter(|s| s.fitted) {
         let path = folder.join(format!("{}.json", lines.stack));
         let place = || format!("--write {}", path.display());

@@ -2,10 +2,12 @@
 
 use super::validate::failure;
 use super::{print, say, suggestion, Failure};
-use autoshard::predict::settings::{settle, Job, Settings};
+use autoshard::predict::settings::{settle, Job};
 use autoshard::predict::{backend_with, fix, Backend, Precision, Request};
+use autoshard::report;
 use autoshard::report::prediction::{json, text, Planned};
-use std::path::PathBuf;
+use autoshard::report::stages::Room;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Predict the time of a training step under a layout
@@ -42,10 +44,10 @@ pub struct Args {
     /// Tokens to train on, as in 15T or 300B: prints days and cost
     #[arg(long, value_name = "N", value_parser = tokens, allow_negative_numbers = true)]
     tokens: Option<f64>,
-    /// Memory of a device that may be used, GiB (memory is not predicted yet)
+    /// Memory of a device that may be used, GiB [default: what the device has]
     #[arg(long, value_name = "GiB", value_parser = limit, allow_negative_numbers = true)]
     memory_limit: Option<f64>,
-    /// Share of memory that stays free, as in 8% (memory is not predicted yet)
+    /// Share of the predicted memory that has to fit beside it [default: 8%]
     #[arg(long, value_name = "SHARE", value_parser = margin, allow_negative_numbers = true)]
     memory_margin: Option<f64>,
     /// What to make small: step-time [default: step-time]
@@ -60,7 +62,7 @@ pub struct Args {
     /// Check every plan (not yet)
     #[arg(long)]
     exhaustive: bool,
-    /// Write the step's timeline (not yet)
+    /// Write the simulated step's timeline, for Chrome's about:tracing or Perfetto
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Write the framework's own flags: megatron, torchtitan, deepspeed, maxtext (not yet)
@@ -98,7 +100,6 @@ fn plan_with(args: &Args, backend: &dyn Backend) -> Result<(), Failure> {
         stack: stack_name,
     };
     let settings = settle(&fixed, &job).map_err(|e| Failure::Usage(format!("--fix: {e}")))?;
-    served(&settings)?;
     let cluster = backend.cluster(&args.cluster).map_err(failure)?;
     let stack = backend.stack(stack_name).map_err(failure)?;
     let devices = args.devices as u64;
@@ -116,6 +117,9 @@ fn plan_with(args: &Args, backend: &dyn Backend) -> Result<(), Failure> {
         layout: &settings.layout,
     };
     let prediction = backend.predict(&request).map_err(failure)?;
+    if let Some(file) = &args.trace {
+        trace(file, backend, &request)?;
+    }
     let planned = Planned {
         facts: &facts,
         cluster: &cluster,
@@ -124,10 +128,10 @@ fn plan_with(args: &Args, backend: &dyn Backend) -> Result<(), Failure> {
         stack: &stack.name,
         settings: &settings,
         prediction: &prediction,
+        room: Room::new(&cluster.device, args.memory_limit, args.memory_margin),
         tokens: args.tokens,
         seconds: started.elapsed().as_secs_f64(),
     };
-    say("note: memory is not predicted yet: its keys are null, and nothing says that this layout fits\n");
     match args.json {
         true => print(&format!("{}\n", json(&planned))),
         false => print(&text(&planned)),
@@ -142,9 +146,6 @@ fn decisions(args: &Args) -> Result<fix::Fix, Failure> {
     }
     if args.exhaustive {
         return later("--exhaustive".into(), "it checks a search; leave it out and name a layout by --fix");
-    }
-    if let Some(file) = &args.trace {
-        return later(format!("--trace {}", file.display()), "the report tells where the time goes; leave it out");
     }
     if let Some(framework) = &args.emit {
         let known = ["megatron", "torchtitan", "deepspeed", "maxtext"];
@@ -179,12 +180,12 @@ fn decisions(args: &Args) -> Result<fix::Fix, Failure> {
     })
 }
 
-/// Refuses layouts that are possible and not predicted yet.
-fn served(settings: &Settings) -> Result<(), Failure> {
-    match settings.layout.pp {
-        1 => Ok(()),
-        pp => Err(Failure::Failed(format!("--fix: pipelines are not predicted yet (pp={pp}); fix pp=1"))),
-    }
+/// Writes the timeline of a step.
+fn trace(file: &Path, backend: &dyn Backend, request: &Request) -> Result<(), Failure> {
+    let events = backend.trace(request).map_err(failure)?;
+    let text = format!("{}\n", report::trace::json(&events));
+    let wrong = |e| Failure::Failed(format!("--trace {}: cannot write: {e}", file.display()));
+    std::fs::write(file, text).map_err(wrong)
 }
 
 fn precision(text: Option<&str>, cpu: bool) -> Result<Precision, Failure> {

@@ -6,6 +6,7 @@ use crate::runs::RunRow;
 use autoshard_cost::cluster::Cluster;
 use autoshard_cost::device::Device;
 use autoshard_cost::stack::Stack;
+use autoshard_passes::predict::trace::Event;
 use std::path::{Path, PathBuf};
 
 pub use super::facts::ModelFacts;
@@ -84,6 +85,15 @@ pub trait Backend: Sync {
     /// # Errors
     /// Where the model, the layout or the machine is not served.
     fn predict(&self, request: &Request) -> Result<Prediction, PredictError>;
+
+    /// What runs when in a step.
+    ///
+    /// # Errors
+    /// As [`Backend::predict`], and where the backend keeps no timeline.
+    fn trace(&self, request: &Request) -> Result<Vec<Event>, PredictError> {
+        let what = format!("the timeline of a step on {}", request.cluster.id);
+        Err(PredictError::Later { what, instead: "leave --trace out".to_string() })
+    }
 
     /// The time of a measured run's step, by the constants of `stack`. `machine` is the row's cluster as
     /// [`crate::runs::machine()`] chooses it.

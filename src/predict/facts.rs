@@ -19,6 +19,8 @@ pub struct ModelFacts {
     pub experts: u64,
     /// Longest sequence that the model is made for; `None` where not stated.
     pub max_positions: Option<u64>,
+    /// Parameters, those of layers that predict further tokens included.
+    pub parameters: u64,
 }
 
 /// Reads a `config.json` or the folder holding one.
@@ -54,6 +56,7 @@ pub fn of(decoder: &Decoder) -> ModelFacts {
         kv_heads: kv_heads as u64,
         experts: experts.max().unwrap_or(0) as u64,
         max_positions: decoder.max_positions.map(|n| n as u64),
+        parameters: decoder.parameters() + decoder.mtp_parameters(),
     }
 }
 
@@ -70,7 +73,7 @@ mod tests {
     fn sizes_are_those_of_every_familys_decoder() {
         let f = facts("meta-llama-3.1-70b.json");
         assert_eq!((f.name.as_str(), f.layers, f.heads, f.kv_heads, f.experts), ("llama", 80, 64, 8, 0));
-        assert_eq!(f.max_positions, Some(131_072));
+        assert_eq!((f.max_positions, f.parameters), (Some(131_072), 70_553_706_496));
         let f = facts("gpt3-175b.json");
         assert_eq!((f.layers, f.heads, f.kv_heads, f.max_positions), (96, 96, 96, Some(2048)));
         let f = facts("deepseek-v3.json");

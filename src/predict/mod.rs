@@ -8,8 +8,10 @@ pub mod facts;
 pub mod fix;
 mod memory;
 pub mod predictor;
+pub mod range;
 pub mod settings;
 mod shaped;
+mod trace;
 mod types;
 pub mod wired;
 

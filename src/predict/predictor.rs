@@ -389,6 +389,11 @@ impl Ready {
         Ok(Pipe { kind, stages: &self.stages, boundary_bytes, blocking: kind == Kind::OneForwardOneBackward })
     }
 
+    /// Names of the functions that a step calls.
+    pub fn names(&self) -> Vec<String> {
+        self.profiles.functions.iter().map(|f| f.function.clone()).collect()
+    }
+
     fn machine(&self) -> Machine<'_> {
         Machine { kernels: &self.kernels, collectives: &self.collectives, placements: &self.placements }
     }

@@ -83,6 +83,8 @@ pub enum Impossible {
     SequenceSplit { tp: u64, positions: u64, works: String },
     #[error("pp={pp}·vpp={vpp} = {product} chunks are more than the {layers} layers of the model; their product can be at most {layers}")]
     Chunks { pp: u64, vpp: u64, product: u64, layers: u64 },
+    #[error("microbatches={microbatches} with schedule=interleaved is not a multiple of pp={pp}: chunks take micro-batches in groups of pp; microbatches can be {works}")]
+    Groups { microbatches: u64, pp: u64, works: String },
     #[error("vpp={vpp} interleaves chunks of pipeline ranks, and pp is 1; leave vpp out or set pp")]
     Interleaving { vpp: u64 },
     #[error("recompute=layers:{n}: the model has {layers} layers")]
@@ -106,13 +108,14 @@ pub fn settle(fix: &Fix, job: &Job) -> Result<Settings, Impossible> {
     let vpp = lines.or(fix.vpp, "vpp", 1, "no interleaving");
     chunks(pp, vpp, job.facts)?;
     let seq_len = sequence(job, &mut lines);
-    let (global_batch, micro_batch, microbatches) = batch(fix, job, dp, &mut lines)?;
+    let (global_batch, micro_batch, microbatches) = batch(fix, job, dp, least(fix, pp, vpp), &mut lines)?;
     let (zero, shard_group, keep) = sharding(fix, job.stack, dp, cp, &mut lines)?;
     let sp = lines.or(fix.sp, "sp", tp > 1, "on with tp");
     let cp_method = lines.or(fix.cp_method, "cp_method", CpMethod::Ring, "");
     positions(job.facts, tp, cp, cp_method, sp, fix.sp.is_some(), seq_len)?;
     let order = if vpp > 1 { Schedule::Interleaved } else { Schedule::OneFOneB };
     let schedule = lines.or(fix.schedule, "schedule", order, "");
+    groups(schedule, pp, microbatches)?;
     let recompute = lines.or(fix.recompute.clone(), "recompute", Recompute::None, "");
     if let Recompute::Layers(n) = recompute {
         if n > job.facts.layers {
@@ -233,13 +236,39 @@ fn chunks(pp: u64, vpp: u64, facts: &ModelFacts) -> Result<(), Impossible> {
     }
 }
 
+/// Interleaved chunks take micro-batches in groups of pp (Megatron's schedule); pp·vpp need not divide them.
+fn groups(schedule: Schedule, pp: u64, microbatches: u64) -> Result<(), Impossible> {
+    if schedule != Schedule::Interleaved || microbatches.is_multiple_of(pp) {
+        return Ok(());
+    }
+    let works = match microbatches / pp * pp {
+        0 => pp.to_string(),
+        below => format!("{below} or {}", below.saturating_add(pp)),
+    };
+    Err(Impossible::Groups { microbatches, pp, works })
+}
+
 fn sequence(job: &Job, lines: &mut Lines) -> u64 {
     let most = job.facts.max_positions.unwrap_or(4096);
     lines.or(job.seq_len, "seq-len", most.min(4096), "min(4096, max_position_embeddings)")
 }
 
+/// Micro-batches where neither they nor the batch are given.
+fn least(fix: &Fix, pp: u64, vpp: u64) -> (u64, &'static str) {
+    match fix.schedule.map_or(vpp > 1, |s| s == Schedule::Interleaved) {
+        true => (pp, "interleaved: a group of pp"),
+        false => (1, "one a step"),
+    }
+}
+
 /// Global batch, micro-batch, micro-batches: two of them give the third.
-fn batch(fix: &Fix, job: &Job, dp: u64, lines: &mut Lines) -> Result<(u64, u64, u64), Impossible> {
+fn batch(
+    fix: &Fix,
+    job: &Job,
+    dp: u64,
+    (least, least_why): (u64, &str),
+    lines: &mut Lines,
+) -> Result<(u64, u64, u64), Impossible> {
     let derived = match (fix.mbs, fix.microbatches, job.global_batch) {
         (None, Some(m), Some(b)) if b.is_multiple_of(dp.saturating_mul(m)) => Some(b / (dp * m)),
         _ => None,
@@ -248,7 +277,7 @@ fn batch(fix: &Fix, job: &Job, dp: u64, lines: &mut Lines) -> Result<(u64, u64, 
     let mbs = lines.or(fix.mbs, "mbs", derived.unwrap_or(1), why);
     let unit = dp.saturating_mul(mbs);
     let Some(batch) = job.global_batch else {
-        let m = lines.or(fix.microbatches, "microbatches", 1, "one a step");
+        let m = lines.or(fix.microbatches, "microbatches", least, least_why);
         let batch = lines.or(None, "global-batch", unit.saturating_mul(m), "dp·mbs·microbatches");
         return Ok((batch, mbs, m));
     };

@@ -2,7 +2,15 @@ use super::*;
 use crate::predict::fix;
 
 fn llama70b() -> ModelFacts {
-    ModelFacts { name: "llama".into(), layers: 80, heads: 64, kv_heads: 8, experts: 0, max_positions: Some(131072) }
+    ModelFacts {
+        name: "llama".into(),
+        layers: 80,
+        heads: 64,
+        kv_heads: 8,
+        experts: 0,
+        max_positions: Some(131072),
+        parameters: 70_553_706_496,
+    }
 }
 
 fn settled(text: &str, facts: &ModelFacts, devices: u64, batch: Option<u64>) -> Result<Settings, Impossible> {
@@ -82,8 +90,15 @@ fn experts_have_a_mesh_of_their_own() {
 #[test]
 fn positions_must_split() {
     let job = |seq_len| Job { facts: FACTS, devices: 12, seq_len: Some(seq_len), global_batch: None, stack: "x" };
-    const FACTS: &ModelFacts =
-        &ModelFacts { name: String::new(), layers: 2, heads: 12, kv_heads: 4, experts: 0, max_positions: None };
+    const FACTS: &ModelFacts = &ModelFacts {
+        name: String::new(),
+        layers: 2,
+        heads: 12,
+        kv_heads: 4,
+        experts: 0,
+        max_positions: None,
+        parameters: 0,
+    };
     let of = |text: &str, s| settle(&fix::parse(text).unwrap(), &job(s)).map_err(|e| e.to_string());
     assert!(of("cp=3", 12).is_ok());
     let e = of("cp=3", 16).unwrap_err();

@@ -1,19 +1,21 @@
 //! The predictor as the commands' [`Backend`]: models and machines by name, rows of run files.
 
 use super::predictor::{Job, Overrides, Predictor, Says};
+use super::range::{range, Likeness, Validated};
 use super::{Backend, ModelFacts, PredictError, Prediction, Request, Stage, TableKind, TableScore, Timer};
 use crate::accuracy::knobs::with_values;
 use crate::decoder::{Decoder, RowError};
-use crate::runs::{GradDtype, RunRow};
+use crate::runs::{GradDtype, GroupKey, RunRow};
 use crate::words::suggestion;
 use crate::{collectives, hardware, kernels, stacks};
 use autoshard_cost::cluster::Cluster;
 use autoshard_cost::device::Device;
 use autoshard_cost::stack::Stack;
 use autoshard_passes::predict::step::Scratch;
+use autoshard_passes::predict::trace::Event;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A decoder with the name that its profiles are kept by.
 type Named = Arc<(String, Decoder)>;
@@ -24,6 +26,7 @@ pub struct Wired {
     predictor: Predictor,
     rows: Mutex<HashMap<String, Result<Named, RowError>>>,
     files: Mutex<HashMap<String, Named>>,
+    validated: OnceLock<Vec<Validated>>,
 }
 
 impl Wired {
@@ -45,6 +48,24 @@ impl Wired {
         Ok(made)
     }
 
+    /// Predicts, with the range that validated runs like it give.
+    fn predicted(&self, job: &Job, group: &GroupKey) -> Result<Prediction, PredictError> {
+        let mut p = self.predictor.predict(job)?;
+        if self.validated.get().is_none() {
+            let runs = stacks::validated::validated().map_err(|e| PredictError::Json(e.to_string()))?;
+            let _ = self.validated.set(runs);
+        }
+        let kind = (super::facts::of(job.decoder).experts > 0, job.precision.format().bytes() < 2.0);
+        let like = Likeness::new(group, kind, job.layout.devices(), &p, job.cluster);
+        if let Some(r) = range(&like, self.validated.get().into_iter().flatten()) {
+            (p.low, p.high) = (r.low * p.step_seconds, r.high * p.step_seconds);
+            if r.borrowed > 0.5 {
+                p.marks.push(format!("few runs of {} were validated: the range is other frameworks'", like.stack));
+            }
+        }
+        Ok(p)
+    }
+
     fn row(&self, row: &RunRow) -> Result<Named, PredictError> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let key = || format!("{} {}", row.block, row.model);
@@ -56,6 +77,21 @@ impl Wired {
             what: format!("a model ({e})"),
             instead: "state block and model as data/runs does".to_string(),
         })
+    }
+}
+
+/// A request as a job.
+fn asked<'a>(r: &'a Request, model: &'a Named) -> Job<'a> {
+    Job {
+        key: &model.0,
+        decoder: &model.1,
+        cluster: r.cluster,
+        stack: r.stack,
+        layout: r.layout,
+        layers_per_stage: None,
+        seq_len: r.seq_len,
+        precision: r.precision,
+        says: Says::default(),
     }
 }
 
@@ -115,43 +151,33 @@ impl Backend for Wired {
 
     fn predict(&self, r: &Request) -> Result<Prediction, PredictError> {
         let model = self.file(r.model)?;
-        self.predictor.predict(&Job {
-            key: &model.0,
-            decoder: &model.1,
-            cluster: r.cluster,
-            stack: r.stack,
-            layout: r.layout,
-            layers_per_stage: None,
-            seq_len: r.seq_len,
-            precision: r.precision,
-            says: Says::default(),
-        })
+        let facts = super::facts::of(&model.1);
+        let group = GroupKey {
+            stack: r.stack.name.clone(),
+            hidden: model.1.hidden as u64,
+            heads: facts.heads,
+            accelerator: r.cluster.device.id.clone(),
+        };
+        self.predicted(&asked(r, &model), &group)
+    }
+
+    fn trace(&self, r: &Request) -> Result<Vec<Event>, PredictError> {
+        self.predictor.trace(&asked(r, &self.file(r.model)?))
     }
 
     fn predict_row(&self, row: &RunRow, machine: &Cluster, stack: &Stack) -> Result<Prediction, PredictError> {
         let model = self.row(row)?;
+        let group = GroupKey { stack: stack.name.clone(), ..row.group.clone() };
         let job = job(row, &model, machine, stack)?;
-        let out = match self.predictor.predict(&job) {
+        match self.predicted(&job, &group) {
             // Where no time is compared, a layout without one can still be judged.
             Err(e) if row.has_memory() && !row.measured.has_time() => {
                 let stage = |memory| Stage { memory: Some(memory), ..Stage::default() };
                 let stages = self.predictor.memory(&job)?.into_iter().map(stage).collect();
-                return Ok(Prediction { stages, marks: vec![format!("no time: {e}")], ..Prediction::default() });
+                Ok(Prediction { stages, marks: vec![format!("no time: {e}")], ..Prediction::default() })
             }
-            answer => answer?,
-        };
-        if std::env::var("AS_PARTS").is_ok() {
-            let parts: Vec<String> =
-                out.parts.iter().map(|p| format!("[\"{}\",{},{}]", p.name, p.seconds, p.exposed)).collect();
-            eprintln!(
-                "PARTS {{\"id\":\"{}\",\"stack\":\"{}\",\"step\":{},\"parts\":[{}]}}",
-                row.id,
-                stack.name,
-                out.step_seconds,
-                parts.join(",")
-            );
+            answer => answer,
         }
-        Ok(out)
     }
 
     fn timer<'a>(&'a self, row: &'a RunRow, machine: &'a Cluster, stack: &'a Stack) -> Timer<'a> {

@@ -3,7 +3,9 @@
 
 mod plan;
 pub mod prediction;
+pub mod stages;
 mod steps;
+pub mod trace;
 pub mod validation;
 
 pub use plan::{candidates, collectives, degrees, memory, plan, CollectiveLine};

@@ -1,9 +1,11 @@
 //! A predicted step, in words and as JSON.
 
+use super::stages::{self, Room};
 use super::{bytes, grouped, seconds};
 use crate::predict::settings::Settings;
 use crate::predict::{ModelFacts, Part, PartKind, Precision, Prediction};
 use autoshard_cost::cluster::Cluster;
+use autoshard_cost::goodput::{self, Goodput, Losses};
 use serde_json::{json, Map, Value};
 use std::fmt::Write;
 
@@ -24,6 +26,8 @@ pub struct Planned<'a> {
     pub settings: &'a Settings,
     /// What the step takes.
     pub prediction: &'a Prediction,
+    /// Memory that it may use.
+    pub room: Room,
     /// Tokens to train on, for days and cost.
     pub tokens: Option<f64>,
     /// Seconds that the command took.
@@ -36,6 +40,19 @@ impl Planned<'_> {
         self.settings.global_batch as f64 * self.settings.seq_len as f64 / self.prediction.step_seconds
     }
 
+    /// What failures of the cluster lose, and what is left with the best checkpoint interval; `None` where the
+    /// cluster's failures are not known.
+    pub fn goodput(&self) -> Option<(Losses, Goodput)> {
+        let failures = self.cluster.failures.as_ref()?;
+        let nodes = (self.devices as f64 / self.cluster.devices_per_node.max(1) as f64).ceil();
+        let losses = Losses {
+            between_failures: goodput::between_failures(failures, nodes),
+            write: goodput::write_seconds(self.facts.parameters as f64, nodes),
+            restart: failures.restart(self.devices),
+        };
+        Some((losses, goodput::best(&losses)))
+    }
+
     /// Share of the peak rate that these FLOPs of a step make; `None` where no peak is known.
     fn share(&self, flops: f64) -> Option<f64> {
         let peak = self.cluster.device.peak_of(self.precision.format())?;
@@ -43,7 +60,7 @@ impl Planned<'_> {
     }
 }
 
-/// The object of `plan --json`. Memory is not predicted yet and null.
+/// The object of `plan --json`. What is not predicted is null.
 pub fn json(p: &Planned) -> Value {
     json!({
         "plan": plan(p),
@@ -59,7 +76,7 @@ pub fn json(p: &Planned) -> Value {
 
 fn plan(p: &Planned) -> Value {
     let l = &p.settings.layout;
-    let stages = stages(p.facts.layers, l.pp);
+    let stages = stages::layers(p.prediction, p.facts.layers);
     json!({
         "tp": l.tp, "cp": l.cp, "pp": l.pp, "ep": l.ep, "dp": l.dp, "vpp": l.vpp, "zero": l.zero,
         "shard_group": l.shard_group, "micro_batch": l.micro_batch, "microbatches": l.microbatches,
@@ -70,11 +87,6 @@ fn plan(p: &Planned) -> Value {
         "seq_len": p.settings.seq_len, "global_batch": p.settings.global_batch,
         "precision": p.precision.name(), "stack": p.stack
     })
-}
-
-/// Layers by stage: the first stages take one more where they do not divide.
-fn stages(layers: u64, pp: u64) -> Vec<u64> {
-    (0..pp).map(|i| layers / pp + u64::from(i < layers % pp)).collect()
 }
 
 /// Names of axes of more than one rank, innermost tier first: the usual order, tp inside cp inside experts
@@ -90,6 +102,7 @@ fn axes(s: &Settings) -> Vec<&'static str> {
 
 fn prediction(p: &Planned) -> Value {
     let r = p.prediction;
+    let useful = p.goodput();
     let mut parts = Map::new();
     for row in rows(&r.parts) {
         let total = row.exposed + row.hidden;
@@ -103,11 +116,16 @@ fn prediction(p: &Planned) -> Value {
         "tokens_per_second_per_device": p.tokens_per_second() / p.devices as f64,
         "mfu": p.share(r.model_flops_causal), "mfu_full_attention": p.share(r.model_flops_full),
         "hfu": p.share(r.hardware_flops),
-        "peak_memory_gib": null, "memory_gib": {"allocated": null, "reserved": null, "device": null},
-        "stages": [{"peak_memory_gib": null, "parts": parts}],
+        "peak_memory_gib": stages::peak_gib(r), "memory_gib": stages::memory_json(r),
+        "fits": stages::fits(r, &p.room), "memory_limit_gib": p.room.bytes / (1u64 << 30) as f64,
+        "memory_margin": p.room.margin,
+        "stages": stages::stages_json(r, p.facts.layers), "parts": parts,
         "bubble_seconds": r.exposed(PartKind::Bubble),
         "exposed_communication_seconds": r.exposed(PartKind::Collective),
-        "goodput": null, "marks": r.marks
+        "goodput": useful.map(|(_, g)| g.useful),
+        "checkpoint_interval_seconds": useful.map(|(_, g)| g.interval).filter(|s| s.is_finite()),
+        "seconds_between_failures": useful.map(|(l, _)| l.between_failures).filter(|s| s.is_finite()),
+        "marks": marks(p)
     })
 }
 
@@ -138,6 +156,15 @@ fn rows(parts: &[Part]) -> Vec<Row<'_>> {
     out
 }
 
+/// What to know: the prediction's marks, and a share of the peak that no machine can reach.
+fn marks(p: &Planned) -> Vec<String> {
+    let mut out = p.prediction.marks.clone();
+    if let Some(mfu) = p.share(p.prediction.model_flops_causal).filter(|mfu| *mfu > 1.0) {
+        out.push(format!("ERROR: an MFU of {:.0} % cannot be: a peak rate or a time is wrong", 100.0 * mfu));
+    }
+    out
+}
+
 /// The report that a person reads.
 pub fn text(p: &Planned) -> String {
     let f = p.facts;
@@ -147,8 +174,9 @@ pub fn text(p: &Planned) -> String {
     );
     settings(&mut out, p.settings);
     times(&mut out, p.prediction);
+    stages::text(&mut out, p.prediction, &p.room);
     totals(&mut out, p);
-    for mark in &p.prediction.marks {
+    for mark in &marks(p) {
         let _ = writeln!(out, "note: {mark}");
     }
     out
@@ -217,21 +245,65 @@ fn totals(out: &mut String, p: &Planned) {
     );
     let rate = p.tokens_per_second();
     let _ = writeln!(out, "{} tokens/s, {} a device", grouped(rate), grouped(rate / p.devices as f64));
+    let useful = p.goodput();
+    if let Some((losses, goodput)) = &useful {
+        failures(out, p, losses, goodput, rate);
+    }
     if let Some(tokens) = p.tokens {
-        budget(out, p, tokens, rate);
+        budget(out, p, tokens, rate, useful.map(|(_, g)| g.useful));
     }
 }
 
-/// Days and cost of a token budget, without failures.
-fn budget(out: &mut String, p: &Planned, tokens: f64, rate: f64) {
-    let days = tokens / rate / 86_400.0;
+/// What failures leave, with where the figures come from.
+fn failures(out: &mut String, p: &Planned, l: &Losses, g: &Goodput, rate: f64) {
+    let percent = |x: f64| format!("{:.2} %", 100.0 * x);
+    let source = p.cluster.failures.as_ref().map_or("", |f| f.source.as_str());
+    let _ = writeln!(
+        out,
+        "goodput {} with a checkpoint after every {} of work: {} useful tokens/s",
+        percent(g.useful),
+        time(g.interval),
+        grouped(rate * g.useful)
+    );
+    let _ = writeln!(
+        out,
+        "  lost: {} to checkpoints, {} to work done again, {} to restarts",
+        percent(g.checkpoints),
+        percent(g.rework),
+        percent(g.restarts)
+    );
+    let _ = writeln!(
+        out,
+        "  a failure every {}, {} to restart ({source}); {} to write a checkpoint, {:.0} bytes a parameter at {}/s a node",
+        time(l.between_failures),
+        time(l.restart),
+        time(l.write),
+        goodput::CHECKPOINT_BYTES,
+        bytes(goodput::WRITE_RATE)
+    );
+}
+
+/// A long time: seconds, minutes, hours or days.
+fn time(s: f64) -> String {
+    match s {
+        s if s < 120.0 => seconds(s),
+        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+/// Days and cost of a token budget; failures make both longer where they are known.
+fn budget(out: &mut String, p: &Planned, tokens: f64, rate: f64, useful: Option<f64>) {
+    let days = tokens / rate / 86_400.0 / useful.unwrap_or(1.0);
     let hours = days * 24.0 * p.devices as f64;
+    let counted = if useful.is_some() { "failures counted" } else { "failures not counted" };
     let _ = write!(out, "{tokens:.3e} tokens: {days:.1} days, {} device-hours", grouped(hours));
     let _ = match p.cluster.price {
         Some(price) => {
-            writeln!(out, ", ${} at ${price:.2} a device and hour; failures not counted", grouped(hours * price))
+            writeln!(out, ", ${} at ${price:.2} a device and hour; {counted}", grouped(hours * price))
         }
-        None => writeln!(out, "; no price of {} is known; failures not counted", p.cluster.id),
+        None => writeln!(out, "; no price of {} is known; {counted}", p.cluster.id),
     };
 }
 
@@ -252,11 +324,5 @@ mod tests {
         let parts = [part(true, 1.0), part(false, 2.0)];
         let all = rows(&parts);
         assert_eq!((all.len(), all[0].exposed, all[0].hidden, all[0].bytes), (1, 1.0, 2.0, 8.0));
-    }
-
-    #[test]
-    fn stages_take_all_layers() {
-        assert_eq!(stages(80, 1), [80]);
-        assert_eq!(stages(7, 3), [3, 2, 2]);
     }
 }

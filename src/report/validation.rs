@@ -34,6 +34,7 @@ fn summary(s: &Summary) -> Value {
     json!({
         "rows": s.rows, "step_mape": of(|e| e.mape), "step_median_ape": of(|e| e.median),
         "step_p90_ape": of(|e| e.p90), "step_bias": of(|e| e.bias),
+        "in_range": s.in_range, "half_width": s.half_width,
         "memory_rows": s.memory_rows, "memory_mape": s.memory_mape,
         "regret_groups": s.regret.groups, "regret_mean": s.regret.mean, "regret_max": s.regret.max,
         "regret_random": s.regret.random
@@ -88,25 +89,40 @@ fn reasons(out: &mut String, outcomes: &[Outcome]) {
 fn table(out: &mut String, summaries: &[(String, Summary)]) {
     let _ = writeln!(
         out,
-        "\n{:<20} {:>5} {:>8} {:>8} {:>8} {:>8}  {:>6} {:>8} {:>8} {:>8}",
-        "source", "rows", "mean", "median", "p90", "bias", "groups", "regret", "max", "random"
+        "\n{:<20} {:>5} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>6} {:>8} {:>8} {:>8}  {:>6} {:>8}",
+        "source",
+        "rows",
+        "mean",
+        "median",
+        "p90",
+        "bias",
+        "in range",
+        "groups",
+        "regret",
+        "max",
+        "random",
+        "memory",
+        "mean"
     );
     let percent = |x: Option<f64>| x.map_or("–".into(), |x| format!("{:.1} %", 100.0 * x));
-    for (tag, s) in summaries.iter().filter(|(_, s)| s.rows > 0) {
+    for (tag, s) in summaries.iter().filter(|(_, s)| s.rows > 0 || s.memory_rows > 0) {
         let of = |f: fn(&Errors) -> f64| percent(s.step.as_ref().map(f));
         let bias = s.step.as_ref().map_or("–".into(), |e| format!("{:+.1} %", 100.0 * e.bias));
         let r = &s.regret;
         let _ = writeln!(
             out,
-            "{tag:<20} {:>5} {:>8} {:>8} {:>8} {bias:>8}  {:>6} {:>8} {:>8} {:>8}",
+            "{tag:<20} {:>5} {:>8} {:>8} {:>8} {bias:>8} {:>8}  {:>6} {:>8} {:>8} {:>8}  {:>6} {:>8}",
             s.rows,
             of(|e| e.mape),
             of(|e| e.median),
             of(|e| e.p90),
+            percent(s.in_range),
             r.groups,
             percent(r.mean),
             percent(r.max),
-            percent(r.random)
+            percent(r.random),
+            s.memory_rows,
+            percent(s.memory_mape)
         );
     }
     if let Some((_, all)) = summaries.iter().find(|(tag, _)| tag == "all") {

@@ -227,6 +227,8 @@ pub struct Skipped {
     pub memory_gib: Option<f64>,
     /// What is missing, in words that many rows share.
     pub why: String,
+    /// Whether its file marks it as ready to be simulated.
+    pub ready: bool,
 }
 
 /// Why a file of runs could not be read.

@@ -51,6 +51,7 @@ fn entry(file: &str, index: usize, value: &Value) -> Result<Entry, RunsError> {
         return Err(f.wrong("id", found, "a text"));
     }
     let measured = measured(&f)?;
+    let ready = f.flag("sim_ready")? != Some(false);
     let skipped = |why: String| {
         Entry::Skipped(Skipped {
             id: f.row.into(),
@@ -59,6 +60,7 @@ fn entry(file: &str, index: usize, value: &Value) -> Result<Entry, RunsError> {
             step_seconds: measured.step_seconds,
             memory_gib: measured.memory_gib,
             why,
+            ready,
         })
     };
     Ok(match row(&f, &measured)? {

@@ -57,7 +57,7 @@ fn row(f: &Fields, vocab: u64, gpus_per_node: u64) -> Result<Entry, RunsError> {
     })()?;
     let skipped = |why: String| {
         let (id, tag, stack) = (f.row.to_string(), TAG.to_string(), STACK.to_string());
-        Ok(Entry::Skipped(Skipped { id, tag, stack, step_seconds: step, memory_gib: None, why }))
+        Ok(Entry::Skipped(Skipped { id, tag, stack, step_seconds: step, memory_gib: None, why, ready: true }))
     };
     let [gpus, global_batch, micro_batch, hidden, heads, layers, seq_len, tp, dp, pp] = match numbers {
         Ok(n) => n,

@@ -4,6 +4,8 @@
 //! eight constants, fitted by `autoshard accuracy`). A stack without constants of its own takes its parent's,
 //! and predictions say so.
 
+pub mod validated;
+
 use autoshard_cost::device::Device;
 use autoshard_cost::stack::{AttentionKernel, Constant, ConstantName, Fusion, Habits, LossKernel, MemoryHabits, Stack};
 use serde::Deserialize;

@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test uses a part of it.
 
 use autoshard::predict::{
-    facts, Backend, ModelFacts, Part, PartKind, PredictError, Prediction, Request, TableKind, TableScore,
+    facts, Backend, ModelFacts, Part, PartKind, PredictError, Prediction, Request, Stage, TableKind, TableScore,
 };
 use autoshard::runs::RunRow;
 use autoshard_cost::cluster::{Cluster, Medium, Tier};
@@ -107,7 +107,7 @@ fn prediction(seconds: f64, flops: f64) -> Prediction {
         model_flops_causal: flops,
         model_flops_full: 1.25 * flops,
         hardware_flops: 1.5 * flops,
-        stages: Vec::new(),
+        stages: vec![Stage { layers: 80, busy: seconds, memory: None }],
         marks: vec!["fake".into()],
     }
 }

@@ -9,9 +9,10 @@
 
 use super::parts::{Messages, Traffic};
 use super::step::{self, played, Scratch, Step, StepTime, Unit};
+use super::trace::{Event, Lane, Recorder};
 use super::{Group, Rates, Transfer};
 use autoshard_cost::collectives::Kind as Message;
-use autoshard_cost::schedule::{Cost, Kind, Pipeline, ScheduleError};
+use autoshard_cost::schedule::{Cost, Kind, Pipeline, ScheduleError, Work};
 use autoshard_cost::sim::SimError;
 
 /// The stages of a pipeline.
@@ -64,6 +65,8 @@ pub fn time(
     explain: bool,
 ) -> Result<StepTime, PipelineError> {
     let m = base.microbatches.max(1);
+    // Stages are played by themselves first, which is nothing to tell.
+    let recorder = scratch.recorder.take();
     let flat: Vec<Vec<Unit>> = pipe.stages.iter().map(|chunks| chunks.concat()).collect();
     let mut ends: Vec<Ends> = Vec::with_capacity(flat.len());
     for (i, units) in flat.iter().enumerate() {
@@ -93,7 +96,7 @@ pub fn time(
         last.fold((0, 0.0), |a: (usize, f64), b| if b.1 > a.1 { b } else { a })
     };
     let without = if explain { Some(finish(scratch.player.play(&free, false)?).1) } else { None };
-    let plays = scratch.player.play(&pipeline, false)?;
+    let plays = scratch.player.play(&pipeline, recorder.is_some())?;
     let (slowest, seconds) = finish(plays);
     let without = without.unwrap_or(seconds);
     let stages = plays.iter().map(|p| p.busy).collect();
@@ -107,9 +110,48 @@ pub fn time(
     out.optimizer = flat.iter().map(|u| step::optimizer(&Step { units: u, ..base.clone() }, rates)).fold(0.0, f64::max);
     out.overhead = base.overhead;
     out.seconds = seconds + out.optimizer + out.overhead;
+    scratch.recorder = recorder.map(|r| Recorder { events: events(&pipeline, scratch, &ends, (seconds, &out)), ..r });
     let seen = out.compute.seconds() + out.messages.exposed() + out.optimizer + out.overhead;
     out.bubble = (out.seconds - seen).max(0.0);
     Ok(out)
+}
+
+/// Steps and messages of all stages, what stands before and behind them, and the update.
+fn events(p: &Pipeline, scratch: &Scratch, ends: &[Ends], (seconds, out): (f64, &StepTime)) -> Vec<Event> {
+    let parts = p.stages * p.chunks;
+    let mut all = Vec::with_capacity(2 * scratch.player.events().len());
+    let mut event = |rank, lane, name: &str, start: f64, seconds: f64| {
+        if seconds > 0.0 {
+            all.push(Event { rank, lane, name: name.to_string(), start, seconds });
+        }
+    };
+    // By stage: when its last send on and its last send back arrive, and its last step ends.
+    let mut sent = vec![[0.0f64; 2]; p.stages as usize];
+    let mut last = vec![0.0f64; p.stages as usize];
+    for e in scratch.player.events() {
+        event(e.stage, Lane::Compute, &e.step.to_string(), e.start, e.end - e.start);
+        last[e.stage as usize] = last[e.stage as usize].max(e.end);
+        let part = p.kind.part(p.stages, e.stage, e.step.chunk);
+        let (to, back) = match e.step.work {
+            Work::Forward => (Some(part + 1).filter(|to| *to < parts), false),
+            Work::Backward | Work::BackwardInput => (part.checked_sub(1), true),
+            Work::BackwardWeight => (None, false),
+        };
+        if to.is_some_and(|to| p.kind.holder(p.stages, to).0 != e.stage) {
+            let free = &mut sent[e.stage as usize][usize::from(back)];
+            let start = free.max(e.end);
+            *free = start + p.message;
+            let lane = if back { Lane::Backward } else { Lane::Forward };
+            event(e.stage, lane, &format!("send {}", e.step), start, p.message);
+        }
+    }
+    for (stage, end) in (0u32..).zip(ends) {
+        event(stage, Lane::Data, "dp all-gather", 0.0, end.head);
+        event(stage, Lane::Data, "dp reduction", last[stage as usize], end.tail);
+        event(stage, Lane::Compute, "optimizer", seconds, out.optimizer);
+        event(stage, Lane::Compute, "step overhead", seconds + out.optimizer, out.overhead);
+    }
+    all
 }
 
 /// The sends of the slowest stage.

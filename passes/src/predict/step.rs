@@ -8,6 +8,7 @@
 
 use super::parts::{Compute, Messages, Traffic};
 use super::price::{Phase, Priced};
+use super::trace::{Event, Lane, Recorder};
 use super::{Group, Rates, Transfer};
 use autoshard_cost::collectives::Kind;
 use autoshard_cost::schedule::Player;
@@ -107,6 +108,8 @@ pub struct Scratch {
     simulator: Simulator,
     tasks: Vec<Task>,
     notes: Vec<Note>,
+    /// Keeps the timeline, where that is asked for.
+    pub recorder: Option<Recorder>,
 }
 
 /// What a message task is, for the report.
@@ -135,7 +138,7 @@ pub fn time(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<St
     let optimizer = optimizer(step, rates);
     out.optimizer = optimizer;
     out.overhead = step.overhead;
-    if !shares || step.units.is_empty() {
+    if step.units.is_empty() || !shares && scratch.recorder.is_none() {
         out.seconds = busy + optimizer + step.overhead;
         return Ok(out);
     }
@@ -170,6 +173,9 @@ pub fn time(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> Result<St
     out.seconds = timeline.makespan + skipped * period + optimizer + step.overhead;
     let seen = optimizer + step.overhead + out.compute.seconds() + out.messages.exposed();
     out.contention = (out.seconds - seen).max(0.0);
+    if scratch.recorder.is_some() {
+        record(step, scratch, played, (period, optimizer));
+    }
     Ok(out)
 }
 
@@ -180,6 +186,44 @@ pub(super) fn played(step: &Step, rates: &impl Rates, scratch: &mut Scratch) -> 
     // What is left are the messages of data parallelism.
     out.messages.0.retain(|t| !matches!(t.group, Group::Inside(_)));
     Ok(out)
+}
+
+/// Puts the played micro-batches, those that repeat them, the optimizer and what is left into the recorder.
+fn record(step: &Step, scratch: &mut Scratch, played: u64, (period, optimizer): (f64, f64)) {
+    let Some(recorder) = &mut scratch.recorder else { return };
+    let timeline = scratch.simulator.timeline();
+    let event = |lane, name, start, seconds| Event { rank: 0, lane, name, start, seconds };
+    let played_at = |task: TaskId| {
+        let (start, end) = (timeline.start[task as usize], timeline.end[task as usize]);
+        (start, end - start)
+    };
+    let mut events = Vec::with_capacity(recorder.labels.len() + scratch.notes.len() + 3);
+    for (task, function, phase) in &recorder.labels {
+        let (start, seconds) = played_at(*task);
+        events.push(event(Lane::Compute, recorder.name(*function, phase), start, seconds));
+    }
+    for n in &scratch.notes {
+        let lane = if scratch.tasks[n.task as usize].stream == OUTER { Lane::Replicas } else { Lane::Data };
+        let (start, seconds) = played_at(n.task);
+        events.push(event(lane, format!("{} {}", n.group.name(), n.kind.name().replace('_', "-")), start, seconds));
+    }
+    let mut at = timeline.makespan;
+    let m = step.microbatches.max(1);
+    let again = match m - played {
+        1 => format!("micro-batch {m}, as long as the one before"),
+        _ => format!("micro-batches {} to {m}, each as long as the one before", played + 1),
+    };
+    let rest = [
+        (again, (m - played) as f64 * period),
+        ("optimizer".to_string(), optimizer),
+        ("step overhead".to_string(), step.overhead),
+    ];
+    for (name, seconds) in rest {
+        events.push(event(Lane::Compute, name, at, seconds));
+        at += seconds;
+    }
+    events.retain(|e| e.seconds > 0.0);
+    recorder.events = events;
 }
 
 /// Plays so many micro-batches; returns when the kernels of each end. The timeline stays with the simulator.
@@ -287,6 +331,9 @@ impl Builder<'_> {
     fn begin(&mut self) {
         self.scratch.tasks.clear();
         self.scratch.notes.clear();
+        if let Some(r) = &mut self.scratch.recorder {
+            r.labels.clear();
+        }
     }
 
     /// Lists a micro-batch with the gathers of a step's first and the reductions of its last.
@@ -310,8 +357,9 @@ impl Builder<'_> {
                 Some(next) => Some(*next).filter(|_| gathers),
                 None => Some(*u).filter(|_| again_early),
             };
-            let p = &self.step.priced[self.step.units[*u].function];
-            ready = self.unit(&[(&p.forward, 1.0)], ready, next);
+            let function = self.step.units[*u].function;
+            let p = &self.step.priced[function];
+            ready = self.unit((function, "forward"), &[(&p.forward, 1.0)], ready, next);
         }
         for (i, u) in calls.iter().enumerate().rev() {
             if again && !d.overlap {
@@ -321,7 +369,7 @@ impl Builder<'_> {
             let unit = &self.step.units[*u];
             let p = &self.step.priced[unit.function];
             let phases = [(&p.recompute, unit.recompute), (&p.backward_input, 1.0), (&p.backward_weight, 1.0)];
-            ready = self.unit(&phases, ready, next);
+            ready = self.unit((unit.function, "backward"), &phases, ready, next);
             if d.overlap {
                 self.reduce(*u);
             }
@@ -332,16 +380,22 @@ impl Builder<'_> {
     }
 
     /// A unit's phases after its gather; the gather of the next unit, with prefetch, starts together with them.
-    fn unit(&mut self, phases: &[(&Phase, f64)], ready: Option<TaskId>, next: Option<usize>) -> Option<TaskId> {
+    fn unit(
+        &mut self,
+        what: (usize, &'static str),
+        phases: &[(&Phase, f64)],
+        ready: Option<TaskId>,
+        next: Option<usize>,
+    ) -> Option<TaskId> {
         let start = self.last;
         let prefetch = self.step.data.prefetch;
         let early = next.filter(|_| prefetch).and_then(|u| self.gather(u, start));
-        self.compute(phases, ready);
+        self.compute(what, phases, ready);
         early.or_else(|| next.filter(|_| !prefetch).and_then(|u| self.gather(u, self.last)))
     }
 
     /// Compute tasks of some phases; messages that they wait for use their link.
-    fn compute(&mut self, phases: &[(&Phase, f64)], after: Option<TaskId>) {
+    fn compute(&mut self, what: (usize, &'static str), phases: &[(&Phase, f64)], after: Option<TaskId>) {
         let kernels: f64 = phases.iter().map(|(p, n)| p.compute.seconds() * n).sum();
         let waits: f64 = phases.iter().map(|(p, n)| p.messages.exposed() * n).sum();
         let most = phases
@@ -349,12 +403,21 @@ impl Builder<'_> {
             .flat_map(|(p, _)| &p.messages.0)
             .max_by(|a, b| a.exposed.total_cmp(&b.exposed))
             .filter(|t| t.exposed > 0.0);
-        self.push(Task { stream: COMPUTE, seconds: kernels, link: None, after: [after, None] });
-        self.last = Some(self.scratch.tasks.len() as TaskId - 1);
+        let task = self.push(Task { stream: COMPUTE, seconds: kernels, link: None, after: [after, None] });
+        self.label(task, what);
         if let Some(t) = most {
             let link = Some((t.tier, t.load.clamp(1e-3, 1.0)));
-            self.push(Task { stream: COMPUTE, seconds: waits, link, after: [None, None] });
-            self.last = Some(self.scratch.tasks.len() as TaskId - 1);
+            let task = self.push(Task { stream: COMPUTE, seconds: waits, link, after: [None, None] });
+            let waits = if what.1 == "forward" { "forward: its messages" } else { "backward: its messages" };
+            self.label(task, (what.0, waits));
+        }
+    }
+
+    /// Makes a task the last of the compute stream, and names it where the timeline is kept.
+    fn label(&mut self, task: TaskId, (function, phase): (usize, &'static str)) {
+        self.last = Some(task);
+        if let Some(r) = &mut self.scratch.recorder {
+            r.labels.push((task, function, phase));
         }
     }
 

@@ -128,7 +128,14 @@ fn experts_products_are_launched_one_by_one_and_their_operands_brought_to_the_fo
     let product = Product { format: Format::Bf16, m: 2.0, n: 2.0, k: 2.0, count: 4.0, accumulate: false };
     let item = Item { value: "up".to_string(), work: Work::Product { product, weights: true } };
     let both = Profile { forward: vec![item.clone()], backward_weight: vec![item], ..Profile::default() };
-    let ones = Factors { sustained: 1.0, products: 1.0, attention: 1.0, loops: 1.0, collectives: 1.0 };
+    let ones = Factors {
+        sustained: 1.0,
+        sustained_eight_bit: 1.0,
+        products: 1.0,
+        attention: 1.0,
+        loops: 1.0,
+        collectives: 1.0,
+    };
     let of = |narrow, blocks| {
         let formats = Formats { narrow, wide: Format::Bf16, blocks, tp: 1 };
         let manner = Manner { launch: 1000.0, tensor_overlap: false, contention: 1.0 };

@@ -20,8 +20,10 @@ pub struct Event {
 pub enum Lane {
     /// Kernels, and messages that they wait for.
     Compute,
-    /// Messages of data parallelism.
+    /// Messages of data parallelism, inside a shard group.
     Data,
+    /// The same between shard groups.
+    Replicas,
     /// Activations to the next stage.
     Forward,
     /// Their cotangents to the stage before.
@@ -34,8 +36,27 @@ impl Lane {
         match self {
             Lane::Compute => "compute",
             Lane::Data => "data parallel",
+            Lane::Replicas => "data parallel, between replicas",
             Lane::Forward => "send activations",
             Lane::Backward => "send cotangents",
         }
+    }
+}
+
+/// What a player keeps to tell the timeline, beside the times themselves.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder {
+    /// Names of the functions.
+    pub names: Vec<String>,
+    /// Tasks of kernels: task, function, phase.
+    pub labels: Vec<(u32, usize, &'static str)>,
+    /// The timeline of the last step.
+    pub events: Vec<Event>,
+}
+
+impl Recorder {
+    /// The name of a task of kernels, as people read it.
+    pub fn name(&self, function: usize, phase: &str) -> String {
+        format!("{} {phase}", self.names.get(function).map_or("function", String::as_str))
     }
 }
