@@ -61,6 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             cluster: &cluster,
             stack: &stack,
             layout: &layout,
+            layers_per_stage: None,
             seq_len: 4096,
             precision: Precision::Bf16,
             says: Says::default(),

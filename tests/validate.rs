@@ -3,7 +3,7 @@
 #[path = "common/fake.rs"]
 mod fake;
 
-use autoshard::accuracy::evaluate::evaluate;
+use autoshard::accuracy::evaluate::{evaluate, Searched};
 use autoshard::accuracy::fit::Options;
 use autoshard::accuracy::page::page;
 use autoshard::accuracy::score::{score, summarise};
@@ -115,7 +115,7 @@ fn made(products: f64, overhead: f64) -> Vec<Entry> {
 fn constants_are_judged_on_groups_that_they_have_not_seen() {
     let entries = made(1.4, 0.05);
     let options = Options { prior: 0.0, ..Options::default() };
-    let report = evaluate(&entries, &Fake(Answer::Work), &options).unwrap();
+    let report = evaluate(&entries, &Fake(Answer::Work), &options, &mut Searched::new()).unwrap();
     assert_eq!((report.rows, report.evaluated, report.groups.len()), (entries.len(), entries.len(), HIDDEN.len()));
     for group in &report.groups {
         let e = group.left_out.unwrap();
@@ -147,7 +147,9 @@ fn a_framework_of_one_group_is_predicted_by_its_parent() {
     });
     // The child's rows come first, and its constants still wait for the parent's.
     entries = child.collect::<Vec<_>>().into_iter().chain(entries).collect();
-    let report = evaluate(&entries, &Fake(Answer::Work), &Options { prior: 0.0, ..Options::default() }).unwrap();
+    let report =
+        evaluate(&entries, &Fake(Answer::Work), &Options { prior: 0.0, ..Options::default() }, &mut Searched::new())
+            .unwrap();
     let line = report.tags.iter().find(|t| t.name == "child").unwrap();
     assert!(line.left_out.unwrap().mape < 0.05, "{line:?}");
     assert!(line.shipped.unwrap().bias < -0.2, "{line:?}");
@@ -155,7 +157,7 @@ fn a_framework_of_one_group_is_predicted_by_its_parent() {
 
 #[test]
 fn the_page_of_real_rows_tells_what_is_left_out() {
-    let report = evaluate(&entries(ROWS), &Fake(Answer::Work), &Options::default()).unwrap();
+    let report = evaluate(&entries(ROWS), &Fake(Answer::Work), &Options::default(), &mut Searched::new()).unwrap();
     let skipped: usize = report.skipped.iter().map(|(.., n)| n).sum();
     assert_eq!(report.evaluated + skipped, report.rows);
     let text = page(&report);

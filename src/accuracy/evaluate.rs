@@ -20,6 +20,7 @@ use crate::predict::range::{Likeness, Validated, HELD};
 use crate::predict::{Backend, Prediction, TableScore, Timer};
 use crate::runs::Entry;
 use autoshard_cost::stack::{Constant, Stack};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Share of the peak rate at which the crude roofline computes.
@@ -155,16 +156,36 @@ struct Case<'a> {
     weight: f64,
 }
 
+/// Constants of a framework that a search found: what takes minutes, kept apart from what follows from them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// On all of its rows, in the order of its constants.
+    pub whole: Vec<f64>,
+    /// Which of them stand at a bound.
+    pub at_bound: Vec<bool>,
+    /// Without each group, by group.
+    pub without: BTreeMap<String, Vec<f64>>,
+}
+
+/// By framework.
+pub type Searched = BTreeMap<String, Found>;
+
 /// Source whose releases are compared.
 const RELEASES: &str = "mbridge";
 /// Sources whose rows are told one by one.
 const SINGLES: [&str; 3] = ["korthikanti_t5", "korthikanti_dp8", "bloom_prod"];
 
-/// Evaluates the rows of one or more files.
+/// Evaluates the rows of one or more files. Constants that `searched` holds are taken from there, the others are
+/// put there.
 ///
 /// # Errors
 /// Where constants cannot be found, which is a mistake in their ranges.
-pub fn evaluate(entries: &[Entry], backend: &dyn Backend, options: &Options) -> Result<Report, FitError> {
+pub fn evaluate(
+    entries: &[Entry],
+    backend: &dyn Backend,
+    options: &Options,
+    searched: &mut Searched,
+) -> Result<Report, FitError> {
     let (cases, outcomes) = cases(entries, backend, options.threads);
     let mut stacks: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
     for case in &cases {
@@ -177,7 +198,13 @@ pub fn evaluate(entries: &[Entry], backend: &dyn Backend, options: &Options) -> 
         let cases = &stacks[name];
         let parent = cases[0].prepared.stack.parent.as_deref().and_then(|p| found.get(p));
         let samples: Vec<Sample<Timer>> = cases.iter().map(|c| sample(c, backend)).collect();
-        let (lines, votes, values) = judge(cases, &samples, parent.map_or(&[], Vec::as_slice), options)?;
+        let (lines, votes, values) = {
+            let parent = parent.map_or(&[][..], Vec::as_slice);
+            let known = search(cases, &samples, parent, options, searched.remove(name))?;
+            let judged = judge(cases, &samples, &known);
+            searched.insert(name.to_string(), known);
+            judged
+        };
         constants.push(lines);
         judged.extend(votes);
         found.insert(name, values);
@@ -336,26 +363,38 @@ fn sample<'c>(case: &'c Case, backend: &'c dyn Backend) -> Sample<Timer<'c>> {
     }
 }
 
-/// Finds a framework's constants and judges them, row by row.
-fn judge(
+/// Finds a framework's constants, unless they are known for all of its groups.
+fn search(
     cases: &[&Case],
     samples: &[Sample<Timer>],
     parent: &[Constant],
     options: &Options,
-) -> Result<(StackLines, Vec<Judged>, Vec<Constant>), FitError> {
-    let stack = cases[0].prepared.stack.clone();
-    let mut knobs = knobs(&stack, parent);
+    known: Option<Found>,
+) -> Result<Found, FitError> {
+    let stack = &cases[0].prepared.stack;
+    let whole = |f: &Found| f.whole.len() == stack.constants.len();
+    if let Some(found) = known.filter(|f| whole(f) && samples.iter().all(|s| f.without.contains_key(&s.group))) {
+        return Ok(found);
+    }
+    let mut knobs = knobs(stack, parent);
     // Too few runs say more about themselves than about a framework: such a stack keeps its parent's constants.
     let fitted = is_fitted(samples);
     knobs.iter_mut().for_each(|k| k.fixed |= !fitted);
     let predict = |values: &[f64], timer: &Timer| timer(values);
     let all: Vec<&Sample<Timer>> = samples.iter().collect();
-    let whole = fit::fit(&knobs, &all, &predict, options)?;
-    let out = fit::leave_one_group_out(&knobs, samples, &predict, options)?;
+    let Fit { values, at_bound, .. } = fit::fit(&knobs, &all, &predict, options)?;
+    Ok(Found { whole: values, at_bound, without: fit::without_each_group(&knobs, samples, &predict, options)? })
+}
+
+/// Judges a framework's constants, row by row.
+fn judge(cases: &[&Case], samples: &[Sample<Timer>], whole: &Found) -> (StackLines, Vec<Judged>, Vec<Constant>) {
+    let stack = cases[0].prepared.stack.clone();
+    let predict = |values: &[f64], timer: &Timer| timer(values);
+    let out = fit::left_out(samples, &whole.without, &predict);
     let judged = cases.iter().zip(samples).zip(&out).map(|((case, sample), out)| {
         let error = |predicted: f64| Vote { value: predicted / case.measured - 1.0, weight: case.weight };
         let p = &case.prepared;
-        let known = predict(&whole.values, &sample.row);
+        let known = predict(&whole.whole, &sample.row);
         let off = |predicted: f64| (case.measured / predicted).ln().abs();
         Judged {
             index: case.index,
@@ -383,10 +422,10 @@ fn judge(
         }
     });
     let judged: Vec<Judged> = judged.collect();
-    let found = stack.constants.iter().zip(&whole.values).map(|(c, v)| Constant { name: c.name, value: *v });
+    let found = stack.constants.iter().zip(&whole.whole).map(|(c, v)| Constant { name: c.name, value: *v });
     let sizes: Vec<Vote> = judged.iter().map(|j| Vote { value: j.left_out.value.abs(), ..j.left_out }).collect();
     let error = quantile(&sizes, HELD);
-    Ok((StackLines { error, ..stack_lines(&stack, &whole, samples) }, judged, found.collect()))
+    (StackLines { error, ..stack_lines(&stack, whole, samples) }, judged, found.collect())
 }
 
 /// What a row's prediction is like, for the ranges of others.
@@ -414,7 +453,7 @@ fn roofline(p: &Prediction, devices: u64, peak: f64) -> f64 {
     p.hardware_flops / (devices as f64 * peak * ROOFLINE)
 }
 
-fn stack_lines(stack: &Stack, whole: &Fit, samples: &[Sample<Timer>]) -> StackLines {
+fn stack_lines(stack: &Stack, whole: &Found, samples: &[Sample<Timer>]) -> StackLines {
     let one = |(i, c): (usize, &Constant)| {
         let r = range_of(c.name);
         ConstantLine {
@@ -422,7 +461,7 @@ fn stack_lines(stack: &Stack, whole: &Fit, samples: &[Sample<Timer>]) -> StackLi
             unit: r.unit,
             range: (r.low, r.high),
             shipped: c.value,
-            fitted: whole.values.get(i).copied(),
+            fitted: whole.whole.get(i).copied(),
             at_bound: whole.at_bound.get(i).copied().unwrap_or(false),
             why: r.why,
         }

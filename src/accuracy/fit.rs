@@ -301,18 +301,18 @@ impl LeftOut {
     }
 }
 
-/// Predicts every row by constants found on all other groups, in the rows' order. Groups are spread over the
-/// threads. Nothing of a group reaches the constants that predict it: every search starts at the knobs' start.
-/// Where there is one group only, nothing is left to find constants on, and they stay at their start.
+/// Constants found without each group, by group; groups are spread over the threads. Nothing of a group reaches
+/// the constants that predict it: every search starts at the knobs' start. Where there is one group only, nothing
+/// is left to find constants on, and they stay at their start.
 ///
 /// # Errors
 /// As [`fit`].
-pub fn leave_one_group_out<R: Sync>(
+pub fn without_each_group<R: Sync>(
     knobs: &[Knob],
     samples: &[Sample<R>],
     predict: &(impl Fn(&[f64], &R) -> f64 + Sync),
     options: &Options,
-) -> Result<Vec<LeftOut>, FitError> {
+) -> Result<BTreeMap<String, Vec<f64>>, FitError> {
     let mut groups: Vec<&str> = samples.iter().map(|s| s.group.as_str()).collect();
     groups.sort_unstable();
     groups.dedup();
@@ -321,15 +321,21 @@ pub fn leave_one_group_out<R: Sync>(
         let others: Vec<&Sample<R>> = samples.iter().filter(|s| s.group != **group).collect();
         fit(knobs, &others, predict, &inner)
     });
-    let fits: BTreeMap<&str, Fit> =
-        groups.into_iter().zip(fits).map(|(g, f)| f.map(|f| (g, f))).collect::<Result<_, _>>()?;
-    let out = |s: &Sample<R>| LeftOut {
-        group: s.group.clone(),
-        predicted: predict(&fits[s.group.as_str()].values, &s.row),
-        measured: s.measured,
-        weight: s.weight,
+    groups.into_iter().zip(fits).map(|(g, f)| f.map(|f| (g.to_string(), f.values))).collect()
+}
+
+/// Predicts every row by the constants that were found without its group, in the rows' order. A row whose group
+/// has none is left out.
+pub fn left_out<R>(
+    samples: &[Sample<R>],
+    fits: &BTreeMap<String, Vec<f64>>,
+    predict: &impl Fn(&[f64], &R) -> f64,
+) -> Vec<LeftOut> {
+    let out = |s: &Sample<R>| {
+        let predicted = predict(fits.get(&s.group)?, &s.row);
+        Some(LeftOut { group: s.group.clone(), predicted, measured: s.measured, weight: s.weight })
     };
-    Ok(samples.iter().map(out).collect())
+    samples.iter().filter_map(out).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::validate::table;
 use super::{print, say, Failure};
 use autoshard::accuracy::assumed::assumed;
-use autoshard::accuracy::evaluate::{evaluate, Report, TableLine};
+use autoshard::accuracy::evaluate::{evaluate, Report, Searched, TableLine};
 use autoshard::accuracy::fit::Options;
 use autoshard::accuracy::page::page;
 use autoshard::json::Document;
@@ -30,6 +30,10 @@ pub struct Args {
     /// predictions are made of to its validated.json
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
+    /// Constants that an earlier run found are read from this file, and those that this one finds are written to
+    /// it: a search takes minutes, the page a second. Leave it out, or remove the file, when a mechanism changes
+    #[arg(long, value_name = "FILE.json")]
+    searched: Option<PathBuf>,
     /// Where to write [default: stdout]
     #[arg(short, value_name = "FILE.md")]
     output: Option<PathBuf>,
@@ -45,7 +49,16 @@ pub fn accuracy(args: &Args) -> Result<(), Failure> {
         told.extend(assumed(&document, &backend)?);
     }
     say(&format!("{} rows; finding constants by framework\n", entries.len()));
-    let mut report = evaluate(&entries, &backend, &Options::default())?;
+    let mut searched = match args.searched.as_ref().filter(|f| f.exists()) {
+        Some(file) => read_searched(file)?,
+        None => Searched::new(),
+    };
+    let mut report = evaluate(&entries, &backend, &Options::default(), &mut searched)?;
+    if let Some(file) = &args.searched {
+        let text = serde_json::to_string(&searched)?;
+        std::fs::write(file, text)
+            .map_err(|e| Failure::Failed(format!("--searched {}: cannot write: {e}", file.display())))?;
+    }
     report.assumed = told;
     if let Some(folder) = &args.kernels {
         (report.kernels, report.collectives) = tables(folder, &backend)?;
@@ -60,6 +73,13 @@ pub fn accuracy(args: &Args) -> Result<(), Failure> {
             std::fs::write(path, text).map_err(|e| Failure::Failed(format!("-o {}: cannot write: {e}", path.display())))
         }
     }
+}
+
+/// Constants that an earlier run found.
+fn read_searched(file: &Path) -> Result<Searched, Failure> {
+    let refuse = |e: String| Failure::Failed(format!("--searched {}: {e}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|e| refuse(format!("cannot read: {e}")))?;
+    serde_json::from_str(&text).map_err(|e| refuse(format!("no constants that a run has found: {e}")))
 }
 
 /// Puts the constants of fitted stacks into their files, the rest of which stays as it is, and writes the runs
