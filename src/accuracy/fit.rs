@@ -42,6 +42,8 @@ pub struct Sample<R> {
     pub weight: f64,
     /// What is left out together.
     pub group: String,
+    /// Samples with the same number have the same prediction, which is then made once; `None` is like no other.
+    pub alike: Option<u64>,
 }
 
 /// How to search.
@@ -118,7 +120,8 @@ pub fn fit<R: Sync>(
         all
     };
     let origin: Vec<f64> = free.iter().map(|i| scale(&knobs[*i], knobs[*i].start)).collect();
-    let rows = |u: &[f64]| loss(&values(u), samples, predict, options.threads);
+    let (firsts, place) = firsts(samples);
+    let rows = |u: &[f64]| loss(&values(u), samples, (&firsts, &place), predict, options.threads);
     let pull = |u: &[f64]| options.prior * u.iter().zip(&origin).map(|(u, o)| (u - o).powi(2)).sum::<f64>();
     let (best, evaluations) = match free.is_empty() || samples.is_empty() {
         true => (origin.clone(), 0),
@@ -159,24 +162,40 @@ fn unscale(k: &Knob, u: f64) -> f64 {
     x.clamp(k.low, k.high)
 }
 
-/// Mean |ln(predicted / measured)| over votes; 0 without rows.
+/// Mean |ln(predicted / measured)| over votes; 0 without rows. `firsts` are [`firsts`] of the samples.
 fn loss<R: Sync>(
     values: &[f64],
     samples: &[&Sample<R>],
+    (firsts, place): (&[usize], &[usize]),
     predict: &(impl Fn(&[f64], &R) -> f64 + Sync),
     threads: usize,
 ) -> f64 {
-    let one = |s: &&Sample<R>| {
-        let error = (predict(values, &s.row) / s.measured).ln().abs();
+    let predicted = parallel(firsts, threads, |i| predict(values, &samples[*i].row));
+    let error = |(s, at): (&&Sample<R>, &usize)| {
+        let error = (predicted[*at] / s.measured).ln().abs();
         s.weight * if error.is_finite() { error.min(HOPELESS) } else { HOPELESS }
     };
     let weight: f64 = samples.iter().map(|s| s.weight).sum();
-    let errors = parallel(samples, threads, one);
     if weight > 0.0 {
-        errors.iter().sum::<f64>() / weight
+        samples.iter().zip(place).map(error).sum::<f64>() / weight
     } else {
         0.0
     }
+}
+
+/// The first of all samples that are alike, and for each sample its place among these.
+fn firsts<R>(samples: &[&Sample<R>]) -> (Vec<usize>, Vec<usize>) {
+    let (mut firsts, mut place) = (Vec::new(), Vec::with_capacity(samples.len()));
+    let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
+    for (i, s) in samples.iter().enumerate() {
+        let known = s.alike.and_then(|key| seen.get(&key).copied());
+        place.push(known.unwrap_or(firsts.len()));
+        if known.is_none() {
+            s.alike.map(|key| seen.insert(key, firsts.len()));
+            firsts.push(i);
+        }
+    }
+    (firsts, place)
 }
 
 /// `f` of every item, in order, on a few threads that take one item after the other.
@@ -301,7 +320,7 @@ impl LeftOut {
     }
 }
 
-/// Constants found without each group, by group; groups are spread over the threads. Nothing of a group reaches
+/// Constants found on `on` without each group of the samples, by group; groups are spread over the threads. Nothing of a group reaches
 /// the constants that predict it: every search starts at the knobs' start. Where there is one group only, nothing
 /// is left to find constants on, and they stay at their start.
 ///
@@ -310,6 +329,7 @@ impl LeftOut {
 pub fn without_each_group<R: Sync>(
     knobs: &[Knob],
     samples: &[Sample<R>],
+    on: &[&Sample<R>],
     predict: &(impl Fn(&[f64], &R) -> f64 + Sync),
     options: &Options,
 ) -> Result<BTreeMap<String, Vec<f64>>, FitError> {
@@ -318,7 +338,7 @@ pub fn without_each_group<R: Sync>(
     groups.dedup();
     let inner = Options { threads: 1, ..*options };
     let fits = parallel(&groups, options.threads, |group| {
-        let others: Vec<&Sample<R>> = samples.iter().filter(|s| s.group != **group).collect();
+        let others: Vec<&Sample<R>> = on.iter().copied().filter(|s| s.group != **group).collect();
         fit(knobs, &others, predict, &inner)
     });
     groups.into_iter().zip(fits).map(|(g, f)| f.map(|f| (g.to_string(), f.values))).collect()

@@ -38,7 +38,7 @@ fn samples(groups: usize, noise: f64, outliers: usize) -> Vec<Sample<Row>> {
         let row = [4.0 * next() + 0.1, 2.0 * next(), 20.0 * next(), 1.0];
         let bad = if i < outliers { 10.0 } else { 1.0 };
         let measured = predict(&TRUE, &row) * (1.0 + noise * (2.0 * next() - 1.0)) * bad;
-        Sample { row, measured, weight: 1.0, group: format!("g{}", i % groups) }
+        Sample { row, measured, weight: 1.0, group: format!("g{}", i % groups), alike: None }
     };
     (0..60).map(one).collect()
 }
@@ -103,7 +103,7 @@ fn left_out_groups_are_predicted_by_the_others() {
     let mut s = samples(6, 0.0, 0);
     // A group that no constants explain: twice as slow.
     s.iter_mut().filter(|s| s.group == "g2").for_each(|s| s.measured *= 2.0);
-    let fits = without_each_group(&knobs(), &s, &predict, &Options::default()).unwrap();
+    let fits = without_each_group(&knobs(), &s, &all(&s), &predict, &Options::default()).unwrap();
     let out = left_out(&s, &fits, &predict);
     assert_eq!(out.len(), s.len());
     for o in &out {
@@ -115,7 +115,7 @@ fn left_out_groups_are_predicted_by_the_others() {
     }
     // The one group of a set is predicted by the start.
     let alone: Vec<Sample<Row>> = s.iter().filter(|s| s.group == "g0").cloned().collect();
-    let fits = without_each_group(&knobs(), &alone, &predict, &Options::default()).unwrap();
+    let fits = without_each_group(&knobs(), &alone, &all(&alone), &predict, &Options::default()).unwrap();
     let out = left_out(&alone, &fits, &predict);
     assert_eq!(out[0].predicted, predict(&[1.0, 1.0, 0.01, 0.0], &alone[0].row));
 }
@@ -132,6 +132,27 @@ fn repeats_share_a_vote() {
 }
 
 #[test]
+fn what_is_alike_is_predicted_once() {
+    let mut s = samples(6, 0.0, 2);
+    let alone = fit(&knobs(), &all(&s), &predict, &Options::default()).unwrap();
+    // Repeats of the first row, and a number of its own for each other.
+    s.iter_mut().enumerate().for_each(|(i, s)| s.alike = (i != 1).then_some(i as u64));
+    let first = s[0].clone();
+    s.extend(std::iter::repeat_n(Sample { weight: 1e-9, ..first }, 5));
+    let calls = std::sync::atomic::AtomicUsize::new(0);
+    let counted = |values: &[f64], row: &Row| {
+        calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        predict(values, row)
+    };
+    let found = fit(&knobs(), &all(&s), &counted, &Options::default()).unwrap();
+    for (a, b) in found.values.iter().zip(&alone.values) {
+        assert!((a - b).abs() < 1e-3, "{found:?} {alone:?}");
+    }
+    // Sixty rows a time, not 65, for each evaluation and for the loss that is told.
+    assert!(calls.into_inner() <= 60 * (found.evaluations + 1));
+}
+
+#[test]
 fn predictions_that_are_no_numbers_are_survived() {
     let s = samples(3, 0.0, 0);
     let broken = |c: &[f64], row: &Row| if c[0] > 1.5 { f64::NAN } else { predict(c, row) };
@@ -145,7 +166,7 @@ fn what_cannot_be_fitted_is_said() {
     let message = |k: &[Knob], s: &[&Sample<Row>]| fit(k, s, &predict, &Options::default()).unwrap_err().to_string();
     assert!(message(&vec![knob("x", 0.0, 1.0, 0.5); 9], &none).contains("9 constants are free"));
     assert!(message(&[knob("x", 1.0, 2.0, 0.5)], &none).contains("constant x: 1 ≤ start 0.5 ≤ 2 does not hold"));
-    let bad = Sample { row: [1.0; 4], measured: 0.0, weight: 1.0, group: "g".into() };
+    let bad = Sample { row: [1.0; 4], measured: 0.0, weight: 1.0, group: "g".into(), alike: None };
     assert!(message(&knobs(), &[&bad]).contains("group g was measured as 0"));
     // Without rows the constants stay.
     let start = fit(&knobs(), &none, &predict, &Options::default()).unwrap();
