@@ -197,7 +197,9 @@ impl Stage<'_> {
         }
         out.push(("optimizer moments", sum(8.0, d.zero >= 1)));
         if !self.makes_gradients() {
-            out.push(("gradients", sum(d.gradient_bytes, d.zero >= 2)));
+            // A pipeline reduces gradients once, in the last micro-batch, and adds them up whole before.
+            let shared = d.zero >= 2 && self.job.layout.pp == 1;
+            out.push(("gradients", sum(d.gradient_bytes, shared)));
         }
         if habits.low_precision_gradients && d.gradient_bytes > d.copy_bytes {
             out.push(("gradients in compute type", sum(d.copy_bytes, d.zero >= 2)));

@@ -81,7 +81,7 @@ pub enum Impossible {
     Sequence,
     #[error("tp={tp} with sp=1 does not split {positions} positions a cp rank; use sp=0, or tp of {works}")]
     SequenceSplit { tp: u64, positions: u64, works: String },
-    #[error("pp={pp}·vpp={vpp} = {product} chunks are more than the {layers} layers of the model; their product can be at most {layers}")]
+    #[error("pp={pp}·vpp={vpp} = {product} chunks are more than the {layers} layers of the model with embedding and head; their product can be at most {}", layers + 2)]
     Chunks { pp: u64, vpp: u64, product: u64, layers: u64 },
     #[error("microbatches={microbatches} with schedule=interleaved is not a multiple of pp={pp}: chunks take micro-batches in groups of pp; microbatches can be {works}")]
     Groups { microbatches: u64, pp: u64, works: String },
@@ -231,7 +231,10 @@ fn chunks(pp: u64, vpp: u64, facts: &ModelFacts) -> Result<(), Impossible> {
         return Err(Impossible::Interleaving { vpp });
     }
     match pp.saturating_mul(vpp) {
-        product if product > facts.layers => Err(Impossible::Chunks { pp, vpp, product, layers: facts.layers }),
+        // The embedding and the head may be chunks by themselves, as in Llama 3 (126 layers on 128 chunks).
+        product if product > facts.layers.saturating_add(2) => {
+            Err(Impossible::Chunks { pp, vpp, product, layers: facts.layers })
+        }
         _ => Ok(()),
     }
 }
