@@ -18,6 +18,8 @@ pub struct Grid {
     pub values: Vec<i32>,
     /// Logarithms of the axes.
     logs: [Vec<f64>; 3],
+    /// Seconds of the least value.
+    least: f64,
 }
 
 /// A unit of [`Grid::values`].
@@ -32,7 +34,8 @@ impl Grid {
 
     fn of_units(axes: [Vec<f64>; 3], measured: [(f64, f64); 3], values: Vec<i32>) -> Grid {
         let logs = [0, 1, 2].map(|i| axes[i].iter().map(|v| v.ln()).collect());
-        Grid { axes, measured, values, logs }
+        let least = values.iter().min().map_or(0.0, |v| (f64::from(*v) * UNIT).exp() * 1e-6);
+        Grid { axes, measured, values, logs, least }
     }
 
     /// Lines of each axis.
@@ -47,7 +50,7 @@ impl Grid {
 
     /// Seconds of the least time of the grid: what a launch takes.
     pub fn floor(&self) -> f64 {
-        self.values.iter().min().map_or(0.0, |v| (f64::from(*v) * UNIT).exp() * 1e-6)
+        self.least
     }
 
     /// Seconds at sizes above zero.

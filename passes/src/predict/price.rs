@@ -114,7 +114,8 @@ pub fn quote(profile: &Profile, rates: &impl Rates, formats: &Formats) -> Quoted
         (&profile.backward_input, Side::Cotangents),
         (&profile.backward_weight, Side::Weights),
     ];
-    Quoted { phases: lists.map(|(items, side)| quotes(items, rates, formats, side)) }
+    let busiest = (busiest(rates, formats.wide), busiest(rates, formats.narrow));
+    Quoted { phases: lists.map(|(items, side)| quotes(items, rates, formats, side, busiest)) }
 }
 
 /// Which operands of a list's products are new.
@@ -137,11 +138,11 @@ fn cast_bytes(format: Format) -> f64 {
     2.0 * reads + 2.0 * format.bytes()
 }
 
-fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, side: Side) -> Quotes {
+/// `busiest` are the best rates of wide and of narrow products, FLOP/s.
+fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, side: Side, busiest: (f64, f64)) -> Quotes {
     let mut out = Quotes::default();
     let (format, wide) = (formats.narrow, formats.wide);
     let narrow = format.bytes() < 2.0;
-    let busiest = (busiest(rates, wide), busiest(rates, format));
     // The product whose input was gathered last.
     let mut gathered: Option<Product> = None;
     for item in items {
