@@ -87,6 +87,8 @@ pub enum Impossible {
     Groups { microbatches: u64, pp: u64, works: String },
     #[error("vpp={vpp} interleaves chunks of pipeline ranks, and pp is 1; leave vpp out or set pp")]
     Interleaving { vpp: u64 },
+    #[error("vpp={vpp} with schedule={schedule}: it has {has} of a model on each rank; {works}")]
+    ChunksOfSchedule { vpp: u64, schedule: Schedule, has: &'static str, works: String },
     #[error("recompute=layers:{n}: the model has {layers} layers")]
     Layers { n: u64, layers: u64 },
 }
@@ -105,7 +107,11 @@ pub fn settle(fix: &Fix, job: &Job) -> Result<Settings, Impossible> {
     let dp = data_ranks(fix, job, tp, cp, pp, &mut lines)?;
     heads(tp, job.facts)?;
     let (ep, etp) = experts(fix, job.facts, tp, tp.saturating_mul(cp).saturating_mul(dp), &mut lines)?;
-    let vpp = lines.or(fix.vpp, "vpp", 1, "no interleaving");
+    let (chunked, why) = match fix.schedule {
+        Some(Schedule::ZbV | Schedule::DualPipeV) if pp > 1 => (2, "a V has two chunks on each rank"),
+        _ => (1, "no interleaving"),
+    };
+    let vpp = lines.or(fix.vpp, "vpp", chunked, why);
     chunks(pp, vpp, job.facts)?;
     let seq_len = sequence(job, &mut lines);
     let (global_batch, micro_batch, microbatches) = batch(fix, job, dp, least(fix, pp, vpp), &mut lines)?;
@@ -115,6 +121,7 @@ pub fn settle(fix: &Fix, job: &Job) -> Result<Settings, Impossible> {
     positions(job.facts, tp, cp, cp_method, sp, fix.sp.is_some(), seq_len)?;
     let order = if vpp > 1 { Schedule::Interleaved } else { Schedule::OneFOneB };
     let schedule = lines.or(fix.schedule, "schedule", order, "");
+    chunks_of_schedule(fix.vpp, vpp, schedule)?;
     groups(schedule, pp, microbatches)?;
     let recompute = lines.or(fix.recompute.clone(), "recompute", Recompute::None, "");
     if let Recompute::Layers(n) = recompute {
@@ -249,6 +256,18 @@ fn groups(schedule: Schedule, pp: u64, microbatches: u64) -> Result<(), Impossib
         below => format!("{below} or {}", below.saturating_add(pp)),
     };
     Err(Impossible::Groups { microbatches, pp, works })
+}
+
+/// Only interleaved 1F1B has as many chunks as one likes; schedules in a V have two, whether vpp says so or not.
+fn chunks_of_schedule(given: Option<u64>, vpp: u64, schedule: Schedule) -> Result<(), Impossible> {
+    let (has, works) = match schedule {
+        Schedule::Interleaved => return Ok(()),
+        Schedule::ZbV | Schedule::DualPipeV if given.is_none_or(|v| v == 2) => return Ok(()),
+        Schedule::ZbV | Schedule::DualPipeV => ("two chunks", "leave vpp out or set vpp=2"),
+        _ if vpp == 1 => return Ok(()),
+        _ => ("one chunk", "leave vpp out or use schedule=interleaved"),
+    };
+    Err(Impossible::ChunksOfSchedule { vpp, schedule, has, works: works.to_string() })
 }
 
 fn sequence(job: &Job, lines: &mut Lines) -> u64 {

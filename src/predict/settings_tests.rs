@@ -136,6 +136,10 @@ fn sharding_must_not_contradict_itself() {
 fn pipelines_have_layers_for_their_chunks() {
     assert!(refusal("vpp=2", &llama70b(), 8, None).contains("pp is 1"));
     assert!(refusal("pp=8,vpp=11", &llama70b(), 8, None).contains("88 chunks are more than the 80 layers"));
+    // A schedule and chunks that it does not have contradict each other.
+    assert!(refusal("pp=8,vpp=5,schedule=1f1b", &llama70b(), 8, None).contains("use schedule=interleaved"));
+    assert!(refusal("pp=8,vpp=5,schedule=zb-v", &llama70b(), 8, None).contains("set vpp=2"));
+    assert_eq!(settled("pp=8,schedule=zb-v", &llama70b(), 8, None).unwrap().layout.vpp, 2);
     let s = settled("pp=8,vpp=5", &llama70b(), 8, None).unwrap();
     assert_eq!(s.layout.schedule, Schedule::Interleaved);
     assert!(refusal("recompute=layers:81", &llama70b(), 8, None).contains("80 layers"));
