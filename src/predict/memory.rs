@@ -16,7 +16,7 @@
 
 use super::cut::Cut;
 use super::predictor::Job;
-use super::{Memory, MemoryPart, PredictError, Recompute, Schedule};
+use super::{Memory, MemoryPart, PredictError, Recompute};
 use autoshard_cost::schedule::{schedule, Kind, Step, Work};
 use autoshard_passes::predict::step::Data;
 use autoshard_passes::profile::{Held, Parameters, Peak, Saved};
@@ -62,16 +62,7 @@ pub(super) fn memory(job: &Job, f: &Functions, data: &Data, cut: &Cut) -> Result
 fn steps(job: &Job, cut: &Cut) -> Result<Vec<Vec<Step>>, PredictError> {
     let l = job.layout;
     let (p, chunks) = (l.pp as u32, cut.chunks() as u32);
-    let kind = match l.schedule {
-        _ if p == 1 && chunks == 1 => Kind::OneForwardOneBackward,
-        Schedule::Naive => Kind::Naive,
-        Schedule::GPipe => Kind::GPipe,
-        Schedule::OneFOneB => Kind::OneForwardOneBackward,
-        Schedule::Interleaved => Kind::Interleaved,
-        Schedule::ZbH1 => Kind::ZeroBubbleH1,
-        Schedule::ZbV => Kind::ZeroBubbleV,
-        Schedule::DualPipeV => Kind::DualPipeV,
-    };
+    let kind = if p == 1 && chunks == 1 { Kind::OneForwardOneBackward } else { l.schedule.kind() };
     // GPipe keeps them all; up to a limit, beyond which nothing fits anyway.
     let enough = if kind == Kind::GPipe { 4096 } else { 4 * p };
     let mut m = l.microbatches.clamp(1, u64::from(enough)) as u32;

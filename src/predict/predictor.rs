@@ -372,15 +372,7 @@ impl Ready {
     }
 
     fn pipe(&self, l: &Layout) -> Result<Pipe<'_>, PredictError> {
-        let kind = match l.schedule {
-            Schedule::Naive => Kind::Naive,
-            Schedule::GPipe => Kind::GPipe,
-            Schedule::OneFOneB => Kind::OneForwardOneBackward,
-            Schedule::Interleaved => Kind::Interleaved,
-            Schedule::ZbH1 => Kind::ZeroBubbleH1,
-            Schedule::ZbV => Kind::ZeroBubbleV,
-            Schedule::DualPipeV => Kind::DualPipeV,
-        };
+        let kind = l.schedule.kind();
         let layers = self.profiles.functions.iter().zip(&self.profiles.layer);
         let boundary_bytes = layers.filter(|(_, layer)| **layer).map(|(f, _)| f.boundary_bytes).fold(0.0, f64::max);
         // What tensor-parallel ranks all hold is sent in shares and gathered behind (Megatron's scatter-gather,

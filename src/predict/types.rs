@@ -2,6 +2,7 @@
 //!
 //! A [`Layout`] says how a training step is spread over devices, a [`Prediction`] what that step takes.
 
+use autoshard_cost::schedule::Kind;
 use std::fmt;
 
 /// How a step is spread over devices: degrees as the field prints them (world = tp·cp·pp·dp).
@@ -143,6 +144,21 @@ words! {
         ZbV = "zb-v",
         /// Both directions at once, in a V.
         DualPipeV = "dualpipe-v",
+    }
+}
+
+impl Schedule {
+    /// How it is played.
+    pub fn kind(self) -> Kind {
+        match self {
+            Schedule::Naive => Kind::Naive,
+            Schedule::GPipe => Kind::GPipe,
+            Schedule::OneFOneB => Kind::OneForwardOneBackward,
+            Schedule::Interleaved => Kind::Interleaved,
+            Schedule::ZbH1 => Kind::ZeroBubbleH1,
+            Schedule::ZbV => Kind::ZeroBubbleV,
+            Schedule::DualPipeV => Kind::DualPipeV,
+        }
     }
 }
 
