@@ -62,7 +62,7 @@ pub fn cut(
     let mut out = Cut { stages: vec![Vec::new(); pp as usize], layers: vec![0; pp as usize], note };
     for stage in 0..pp {
         for chunk in 0..chunks {
-            let part = part_of(schedule, pp, stage, chunk) as usize;
+            let part = part_of(schedule, pp, stage, chunk);
             out.stages[stage as usize].push(together(&parts[part]));
             out.layers[stage as usize] += sizes[part];
         }
@@ -79,12 +79,9 @@ pub fn chunks_of(schedule: Schedule, vpp: u64) -> u64 {
     }
 }
 
-/// The part that is a chunk of a stage.
-fn part_of(schedule: Schedule, pp: u64, stage: u64, chunk: u64) -> u64 {
-    match schedule {
-        Schedule::ZbV | Schedule::DualPipeV if chunk == 1 => 2 * pp - 1 - stage,
-        _ => chunk * pp + stage,
-    }
+/// The part that is a chunk of a stage, by the schedule that plays it.
+fn part_of(schedule: Schedule, pp: u64, stage: u64, chunk: u64) -> usize {
+    schedule.kind().part(pp as u32, stage as u32, chunk as u32) as usize
 }
 
 /// Layers by part, in the order of the forward.
@@ -136,7 +133,7 @@ fn stated_parts(stages: &[u64], layers: u64, schedule: Schedule, chunks: u64) ->
         for chunk in 0..chunks {
             let (each, more) = (n / chunks, n % chunks);
             let long = if stage == 0 { chunk >= chunks - more } else { chunk < more };
-            parts[part_of(schedule, pp, stage as u64, chunk) as usize] = each + u64::from(long);
+            parts[part_of(schedule, pp, stage as u64, chunk)] = each + u64::from(long);
         }
     }
     Ok(parts)

@@ -1,49 +1,15 @@
 //! Pipelines of stages with plain times, against sums done by hand.
 
-use super::parts::Compute;
 use super::pipeline::{time, Pipe};
-use super::price::{Phase, Priced};
 use super::step::{Data, Scratch, Step, StepTime, Unit};
-use super::{Group, Rates, Transfer};
+use super::tests::{function, Plain, ALONE};
+use super::Group;
 use autoshard_cost::collectives::Kind as Message;
-use autoshard_cost::kernels::{Attention, How, Product, Time};
 use autoshard_cost::schedule::Kind;
-
-/// A second for 10 bytes of a message, updates for nothing.
-struct Plain;
-
-impl Rates for Plain {
-    fn product(&self, p: &Product) -> Time {
-        Time { seconds: p.m * p.n * p.k, how: How::Roofline }
-    }
-    fn attention(&self, a: &Attention) -> Time {
-        Time { seconds: a.queries * a.keys, how: How::Roofline }
-    }
-    fn memory(&self, _: f64) -> Time {
-        Time { seconds: 0.0, how: How::Roofline }
-    }
-    fn transfer(&self, _: Message, _: Group, bytes: f64) -> Transfer {
-        Transfer { seconds: bytes / 10.0, tier: 1, load: 1.0, how: How::Roofline }
-    }
-}
-
-const ALONE: Data = Data {
-    zero: 0,
-    keep: false,
-    shard: [1, 1],
-    replicas: [1, 1],
-    copy_bytes: 2.0,
-    gradient_bytes: 2.0,
-    overlap: true,
-    prefetch: true,
-};
 
 /// Stages of so many layers, of 1 s forward and 2 s backward and ten parameters each.
 fn play(kind: Kind, layers: &[usize], chunks: usize, m: u64, data: Data, bytes: f64) -> StepTime {
-    let phase =
-        |seconds: f64| Phase { compute: Compute { products: seconds, ..Compute::default() }, ..Phase::default() };
-    let priced =
-        [Priced { forward: phase(1.0), backward_input: phase(1.0), backward_weight: phase(1.0), ..Priced::default() }];
+    let priced = [function(1.0, 2.0)];
     let unit = |count| Unit { function: 0, count, dense: 10.0, expert: 0.0, recompute: 0.0 };
     let stages: Vec<Vec<Vec<Unit>>> = layers.iter().map(|n| vec![vec![unit(*n)]; chunks]).collect();
     let step = Step {
@@ -52,7 +18,7 @@ fn play(kind: Kind, layers: &[usize], chunks: usize, m: u64, data: Data, bytes: 
         microbatches: m,
         data,
         contention: 1.0,
-        optimizer_bytes: 10.0,
+        optimizer_bytes: 0.0,
         optimizer_factor: 1.0,
         overhead: 0.0,
         collectives: 1.0,

@@ -10,7 +10,7 @@ use autoshard_cost::device::Format;
 use autoshard_cost::kernels::{Attention, How, Product, Time};
 
 /// A second for 10 bytes of a message, a second for 100 bytes of memory.
-struct Plain;
+pub(super) struct Plain;
 
 impl Rates for Plain {
     fn product(&self, p: &Product) -> Time {
@@ -28,7 +28,7 @@ impl Rates for Plain {
 }
 
 /// A function that computes for these seconds forward and, half and half, backward.
-fn function(forward: f64, backward: f64) -> Priced {
+pub(super) fn function(forward: f64, backward: f64) -> Priced {
     let phase =
         |seconds: f64| Phase { compute: Compute { products: seconds, ..Compute::default() }, ..Phase::default() };
     Priced {
@@ -39,7 +39,8 @@ fn function(forward: f64, backward: f64) -> Priced {
     }
 }
 
-const ALONE: Data = Data {
+/// Nothing is shared.
+pub(super) const ALONE: Data = Data {
     zero: 0,
     keep: false,
     shard: [1, 1],
