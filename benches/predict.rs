@@ -40,6 +40,7 @@ fn layout(tp: u64, dp: u64, zero: u8, microbatches: u64) -> Layout {
         microbatches,
         recompute: Recompute::None,
         schedule: Schedule::OneFOneB,
+        order: None,
     }
 }
 

@@ -53,6 +53,7 @@ fn layout() -> Layout {
         microbatches: 1,
         recompute: Recompute::None,
         schedule: Schedule::OneFOneB,
+        order: None,
     }
 }
 

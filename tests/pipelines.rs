@@ -32,6 +32,7 @@ fn layout(schedule: Schedule) -> Layout {
         microbatches: MICROBATCHES,
         recompute: Recompute::None,
         schedule,
+        order: None,
     }
 }
 

@@ -5,7 +5,7 @@ mod fake;
 
 use autoshard::predict::fix;
 use autoshard::predict::settings::{settle, Job, Settings};
-use autoshard::predict::{Backend, Memory, MemoryPart, ModelFacts, Precision, Prediction, Request, Stage};
+use autoshard::predict::{Backend, Memory, MemoryPart, ModelFacts, Order, Precision, Prediction, Request, Stage};
 use autoshard::report::prediction::{json, text, Planned};
 use autoshard::report::stages::Room;
 use autoshard_cost::cluster::Failures;
@@ -19,7 +19,14 @@ fn model() -> String {
 
 /// A layout of a model, predicted by the fake.
 fn predicted(decisions: &str, facts: &ModelFacts, devices: u64) -> (Settings, Prediction) {
-    let job = Job { facts, devices, seq_len: Some(4096), global_batch: Some(128), stack: "megatron-core-2025" };
+    let job = Job {
+        facts,
+        devices,
+        seq_len: Some(4096),
+        global_batch: Some(128),
+        stack: "megatron-core-2025",
+        order: Order::STAGES_OUTSIDE,
+    };
     let settings = settle(&fix::parse(decisions).unwrap(), &job).unwrap();
     let (cluster, stack) = (cluster("fake"), stack("megatron-core-2025"));
     let request = Request {
@@ -242,7 +249,14 @@ fn mfu_is_of_the_dense_peak() {
     let facts = backend.model(&model).unwrap();
     let cluster = backend.cluster("dgx-h100").unwrap();
     let stack = backend.stack("fsdp1-2023").unwrap();
-    let job = Job { facts: &facts, devices: 8, seq_len: Some(4096), global_batch: Some(16), stack: "fsdp1-2023" };
+    let job = Job {
+        facts: &facts,
+        devices: 8,
+        seq_len: Some(4096),
+        global_batch: Some(16),
+        stack: "fsdp1-2023",
+        order: Order::STAGES_OUTSIDE,
+    };
     let settings = settle(&fix::parse("mbs=2").unwrap(), &job).unwrap();
     let request = Request {
         model: &model,
@@ -284,7 +298,14 @@ fn an_unknown_device_is_refused() {
 fn batches_are_of_data_ranks() {
     let moe = ModelFacts { experts: 8, ..llama() };
     let settled = |decisions: &str, facts: &ModelFacts, devices, batch| {
-        let job = Job { facts, devices, seq_len: Some(4096), global_batch: Some(batch), stack: "megatron-core-2025" };
+        let job = Job {
+            facts,
+            devices,
+            seq_len: Some(4096),
+            global_batch: Some(batch),
+            stack: "megatron-core-2025",
+            order: Order::STAGES_OUTSIDE,
+        };
         settle(&fix::parse(decisions).unwrap(), &job).unwrap().layout
     };
     for (split, mbs, dp, each) in [(1, 4, 16, 4), (2, 8, 8, 8), (4, 8, 4, 16)] {
@@ -361,8 +382,14 @@ fn what_comes_later_says_what_to_do_instead() {
 fn interleaving_takes_micro_batches_in_groups_of_pp() {
     let facts = ModelFacts { layers: 32, ..llama() };
     for (microbatches, accepted) in [(6, false), (8, true), (12, true), (16, true)] {
-        let job =
-            Job { facts: &facts, devices: 4, seq_len: Some(4096), global_batch: None, stack: "megatron-core-2025" };
+        let job = Job {
+            facts: &facts,
+            devices: 4,
+            seq_len: Some(4096),
+            global_batch: None,
+            stack: "megatron-core-2025",
+            order: Order::STAGES_OUTSIDE,
+        };
         let text = format!("pp=4,vpp=2,microbatches={microbatches}");
         let settled = settle(&fix::parse(&text).unwrap(), &job);
         assert_eq!(settled.is_ok(), accepted, "{text}");

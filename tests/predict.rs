@@ -33,6 +33,7 @@ fn layout(tp: u64, dp: u64, zero: u8) -> Layout {
         microbatches: 2,
         recompute: Recompute::None,
         schedule: Schedule::OneFOneB,
+        order: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::validate::failure;
 use super::{print, say, suggestion, Failure};
 use autoshard::predict::settings::{settle, Job};
-use autoshard::predict::{backend_with, fix, Backend, Precision, Request};
+use autoshard::predict::{backend_with, fix, Backend, Order, Precision, Request};
 use autoshard::report;
 use autoshard::report::prediction::{json, text, Planned};
 use autoshard::report::stages::Room;
@@ -92,16 +92,17 @@ fn plan_with(args: &Args, backend: &dyn Backend) -> Result<(), Failure> {
     let precision = precision(args.precision.as_deref(), cpu)?;
     let stack_name = args.stack.as_deref().unwrap_or(if cpu { "autoshard" } else { "megatron-core-2025" });
     let facts = backend.model(&args.model).map_err(failure)?;
+    let stack = backend.stack(stack_name).map_err(failure)?;
     let job = Job {
         facts: &facts,
         devices: args.devices as u64,
         seq_len: args.seq_len.map(|n| n as u64),
         global_batch: args.global_batch.map(|n| n as u64),
         stack: stack_name,
+        order: Order::of(stack.habits.stages_inside),
     };
     let settings = settle(&fixed, &job).map_err(|e| Failure::Usage(format!("--fix: {e}")))?;
     let cluster = backend.cluster(&args.cluster).map_err(failure)?;
-    let stack = backend.stack(stack_name).map_err(failure)?;
     let devices = args.devices as u64;
     if let Some(most) = cluster.devices.filter(|most| devices > *most) {
         say(&format!("note: {} has {most} devices; its last tier is repeated for {devices}\n", cluster.id));

@@ -30,10 +30,9 @@ pub(super) fn answer(
         forward[1] += n * (p.product_flops + p.attention_flops);
         forward[2] += n * ranks * flops(&p.recompute);
     }
-    let share = match l.recompute {
-        super::Recompute::Layers(n) => (n as f64 / job.decoder.depth().max(1) as f64).min(1.0),
-        _ => 1.0,
-    };
+    // Of the model's layers, stage by stage.
+    let again = cut.layers.iter().enumerate().map(|(i, n)| l.recompute.share(i, &cut.layers) * *n as f64);
+    let share = again.sum::<f64>() / cut.layers.iter().sum::<u64>().max(1) as f64;
     let width = job.stack.error;
     Prediction {
         step_seconds: time.seconds,

@@ -1,13 +1,13 @@
 //! `--fix tp=8,dp=64,zero=1`: what the user decides of a layout.
 
-use super::{CpMethod, Module, Recompute, Schedule};
+use super::{CpMethod, Module, Order, Recompute, Schedule};
 use crate::words::suggestion;
 
 /// Largest degree or count that is taken; beyond it products of degrees could overflow.
 const MOST: u64 = 1 << 30;
 
 /// The keys, in the order in which they are explained.
-pub const KEYS: [&str; 16] = [
+pub const KEYS: [&str; 17] = [
     "tp",
     "cp",
     "pp",
@@ -24,6 +24,7 @@ pub const KEYS: [&str; 16] = [
     "cp_method",
     "schedule",
     "recompute",
+    "layout",
 ];
 
 /// Decisions that are made; `None` is left to a default.
@@ -61,6 +62,8 @@ pub struct Fix {
     pub schedule: Option<Schedule>,
     /// What the backward computes again.
     pub recompute: Option<Recompute>,
+    /// Which ranks are neighbours.
+    pub order: Option<Order>,
 }
 
 /// Why the text of `--fix` is refused.
@@ -124,6 +127,7 @@ fn set(fix: &mut Fix, key: &str, value: &str) -> Result<(), FixError> {
         "cp_method" => fix.cp_method = Some(word(key, value, CpMethod::ALL, CpMethod::name)?),
         "schedule" => fix.schedule = Some(word(key, value, Schedule::ALL, Schedule::name)?),
         "recompute" => fix.recompute = Some(recompute(value)?),
+        "layout" => fix.order = Some(order(value)?),
         _ => return Err(FixError::Unknown { key: key.into(), near: suggestion(key, KEYS) }),
     }
     Ok(())
@@ -159,7 +163,13 @@ fn word<T: Copy>(key: &str, value: &str, all: &[T], name: fn(T) -> &'static str)
     })
 }
 
-/// `none`, `full`, `selective` (attention's core), `selective:mlp+layernorm`, `layers:N`, `every:1`.
+/// Axes, innermost first.
+fn order(value: &str) -> Result<Order, FixError> {
+    let expected = "axes, innermost first, each once: tp, cp, dp, pp, as in tp+cp+dp+pp";
+    Order::from_name(value).ok_or_else(|| wrong("layout", value, expected))
+}
+
+/// `none`, `full`, `selective` (attention's core), `selective:mlp+layernorm`, `layers:N`, `stages:N+N`, `every:1`.
 fn recompute(value: &str) -> Result<Recompute, FixError> {
     let later =
         |instead: &str| Err(FixError::Later { key: "recompute".into(), value: value.into(), instead: instead.into() });
@@ -169,13 +179,20 @@ fn recompute(value: &str) -> Result<Recompute, FixError> {
         ("selective", "") => Ok(Recompute::Selective(vec![Module::CoreAttn])),
         ("selective", list) => modules(list).map(Recompute::Selective),
         ("layers", n) => count("recompute=layers", n).map(Recompute::Layers),
+        ("stages", list) => {
+            let one = |n: &str| n.parse::<u64>().ok().filter(|n| *n <= MOST);
+            let counts = list.split('+').map(one).collect::<Option<Vec<u64>>>();
+            counts.map(Recompute::Stages).ok_or_else(|| {
+                wrong("recompute=stages", list, "a number of layers for each stage, as in stages:3+2+1+0")
+            })
+        }
         ("every", n) if n.parse::<u64>().is_ok_and(|n| n > 0) => {
-            later("use full, or layers:N for whole layers in N of them")
+            later("use full, layers:N for whole layers in N of them, or stages:N+N+… by stage")
         }
         ("auto", "") => later("it needs the search; use none, selective, full or layers:N"),
         _ => {
-            let words = ["none", "selective", "full", "layers", "every", "auto"];
-            let expected = "none, selective, selective:MODULE+MODULE, full, layers:N, every:1";
+            let words = ["none", "selective", "full", "layers", "stages", "every", "auto"];
+            let expected = "none, selective, selective:MODULE+MODULE, full, layers:N, stages:N+N+…, every:1";
             let near = suggestion(value, words);
             Err(FixError::Value { key: "recompute".into(), value: value.into(), expected: expected.into(), near })
         }
@@ -193,7 +210,7 @@ mod tests {
     #[test]
     fn every_key_is_read() {
         let text = "tp=8,cp=1,pp=16,ep=1,dp=64,vpp=8,mbs=1,zero=1,shard_group=64,recompute=none,schedule=1f1b,\
-                    microbatches=32,keep=0,etp=2,sp=1,cp_method=ulysses";
+                    microbatches=32,keep=0,etp=2,sp=1,cp_method=ulysses,layout=tp+pp+cp+dp";
         let fix = parse(text).unwrap();
         assert_eq!((fix.tp, fix.pp, fix.dp, fix.vpp, fix.mbs), (Some(8), Some(16), Some(64), Some(8), Some(1)));
         assert_eq!((fix.zero, fix.shard_group, fix.keep), (Some(1), Some(64), Some(false)));
@@ -202,6 +219,7 @@ mod tests {
             (fix.recompute, fix.microbatches, fix.etp, fix.sp),
             (Some(Recompute::None), Some(32), Some(2), Some(true))
         );
+        assert_eq!(fix.order.map(|o| o.to_string()).as_deref(), Some("tp+pp+cp+dp"));
         // Every key that is listed is known, and says so when its value is not.
         for key in KEYS {
             assert!(matches!(parse(&format!("{key}=?")), Err(FixError::Value { .. })), "{key}");
@@ -215,6 +233,8 @@ mod tests {
         assert_eq!(of("selective:mlp+layernorm").unwrap(), "selective:mlp+layernorm");
         assert_eq!(of("every:1").unwrap(), "full");
         assert_eq!(of("layers:5").unwrap(), "layers:5");
+        assert_eq!(of("stages:3+0").unwrap(), "stages:3+0");
+        assert!(of("stages:3+x").is_err() && of("stages:").is_err());
         assert!(of("every:2").unwrap_err().is_later());
         assert!(of("auto").unwrap_err().to_string().contains("needs the search"));
         assert!(of("selectiv").unwrap_err().to_string().contains("did you mean `selective`?"));

@@ -16,7 +16,7 @@
 
 use super::cut::Cut;
 use super::predictor::Job;
-use super::{Memory, MemoryPart, PredictError, Recompute};
+use super::{Memory, MemoryPart, PredictError};
 use autoshard_cost::schedule::{schedule, Kind, Step, Work};
 use autoshard_passes::predict::step::Data;
 use autoshard_passes::profile::{Held, Parameters, Peak, Saved};
@@ -53,7 +53,8 @@ pub(super) fn memory(job: &Job, f: &Functions, data: &Data, cut: &Cut) -> Result
     let steps = steps(job, cut)?;
     let stage = |(i, chunks): (usize, &Vec<Vec<(usize, usize)>>)| {
         let none = Vec::new();
-        Stage { job, f, data, chunks }.memory(steps.get(i).unwrap_or(&none))
+        let share = job.layout.recompute.share(i, &cut.layers);
+        Stage { job, f, data, chunks, share }.memory(steps.get(i).unwrap_or(&none))
     };
     Ok(cut.stages.iter().enumerate().map(stage).collect())
 }
@@ -83,6 +84,8 @@ struct Stage<'a> {
     data: &'a Data,
     /// Calls of each chunk.
     chunks: &'a [Vec<(usize, usize)>],
+    /// Share of its layers that are computed again.
+    share: f64,
 }
 
 /// Bytes of a moment.
@@ -273,7 +276,8 @@ impl Stage<'_> {
 
     /// The most over a stage's steps.
     fn peak(&self, steps: &[Step]) -> Moment {
-        let chunks: Vec<Chunk> = self.chunks.iter().map(|calls| self.chunk(calls)).collect();
+        let mut layers = 0;
+        let chunks: Vec<Chunk> = self.chunks.iter().map(|calls| self.chunk(calls, &mut layers)).collect();
         let mut held = 0.0;
         let mut peak = Moment::default();
         for step in steps {
@@ -294,17 +298,18 @@ impl Stage<'_> {
         peak
     }
 
-    /// Calls one by one, with what of them is computed again.
-    fn chunk(&self, calls: &[(usize, usize)]) -> Chunk {
+    /// Calls one by one, with what of them is computed again. `layers` counts those of the stage so far, over which
+    /// recomputation is spread evenly.
+    fn chunk(&self, calls: &[(usize, usize)], layers: &mut usize) -> Chunk {
         let mut list: Vec<(usize, &Held)> = Vec::new();
-        let depth = self.job.decoder.depth().max(1) as f64;
         for (f, n) in calls {
             let saved = &self.f.saved[*f];
-            // So many layers of the model, the same share of each run of layers.
-            let again = match self.job.layout.recompute {
-                Recompute::Layers(some) => (*n as f64 * some as f64 / depth).round() as usize,
-                _ => *n,
+            let spread = |n: usize| (n as f64 * self.share).round() as usize;
+            let again = match self.f.layer[*f] {
+                true => spread(*layers + n) - spread(*layers),
+                false => *n,
             };
+            *layers += if self.f.layer[*f] { *n } else { 0 };
             list.extend((0..*n).map(|i| (*f, if i < again { &saved.policy } else { &saved.whole })));
         }
         // The backward starts without gradients and ends with all of them.

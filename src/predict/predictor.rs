@@ -6,7 +6,9 @@
 
 use super::cut::{cut, Cut};
 use super::shaped::Shape;
-use super::{memory, CpMethod, Layout, Memory, Module, Precision, PredictError, Prediction, Recompute, Schedule};
+use super::{
+    memory, CpMethod, Layout, Memory, Module, Order, Precision, PredictError, Prediction, Recompute, Role, Schedule,
+};
 use crate::decoder::Decoder;
 use crate::{collectives, kernels, stacks};
 use autoshard_cost::cluster::Cluster;
@@ -214,8 +216,11 @@ impl Predictor {
         let profiles = self.profiles(job)?;
         let l = job.layout;
         let cut = cut_of(job, &profiles)?;
-        let of_chunk = |calls: &Vec<(usize, usize)>| units(&profiles, calls, l);
-        let stages = cut.stages.iter().map(|chunks| chunks.iter().map(of_chunk).collect()).collect();
+        let stage = |(i, chunks): (usize, &Vec<Vec<(usize, usize)>>)| {
+            let share = l.recompute.share(i, &cut.layers);
+            chunks.iter().map(|calls| units(&profiles, calls, share)).collect()
+        };
+        let stages = cut.stages.iter().enumerate().map(stage).collect();
         let generation = match job.stack.habits.attention {
             AttentionKernel::Flash2 => {
                 stacks::flash2(&job.cluster.device).map_err(|e| PredictError::Json(e.to_string()))?
@@ -440,18 +445,13 @@ fn policy(r: &Recompute) -> profile::Recompute {
     };
     match r {
         Recompute::None => profile::Recompute::None,
-        Recompute::Full | Recompute::Layers(_) => profile::Recompute::Full,
+        Recompute::Full | Recompute::Layers(_) | Recompute::Stages(_) => profile::Recompute::Full,
         Recompute::Selective(modules) => profile::Recompute::Parts(modules.iter().flat_map(part).collect()),
     }
 }
 
-/// Calls of a step with their parameters.
-fn units(profiles: &Profiles, calls: &[(usize, usize)], l: &Layout) -> Vec<Unit> {
-    let layers: usize = profiles.calls.iter().filter(|(f, _)| profiles.layer[*f]).map(|(_, n)| n).sum();
-    let share = match l.recompute {
-        Recompute::Layers(n) if layers > 0 => (n as f64 / layers as f64).min(1.0),
-        _ => 1.0,
-    };
+/// Calls of a step with their parameters; a share of their layers is computed again.
+fn units(profiles: &Profiles, calls: &[(usize, usize)], share: f64) -> Vec<Unit> {
     let unit = |(function, count): &(usize, usize)| {
         let p = &profiles.functions[*function].parameters;
         Unit { function: *function, count: *count, dense: p.dense, expert: p.expert, recompute: share }
@@ -522,19 +522,23 @@ fn data(job: &Job) -> Data {
     }
 }
 
-/// Where the groups of a layout sit: tp innermost, then cp, data ranks, stages; or stages inside data ranks.
+/// Where the groups of a layout sit. The ranks of a stage are experts' ranks, too: those that split experts stand
+/// where the stage's innermost axes do, their data ranks where dp does.
 fn placements(job: &Job) -> Result<Vec<(Group, Placement)>, PredictError> {
     let (l, s) = (job.layout, spread(job.layout));
     let axes = |list: &[(&str, u64)]| list.iter().map(|(n, size)| MeshAxis::new(*n, *size)).collect::<Vec<_>>();
-    let ordered = |inner: [(&'static str, u64); 2], data: [(&'static str, u64); 2]| {
-        let stages = [("pp", l.pp)];
-        match job.stack.habits.stages_inside {
-            true => axes(&[&inner[..], &stages, &data].concat()),
-            false => axes(&[&inner[..], &data, &stages].concat()),
-        }
+    let order = l.order.unwrap_or(Order::of(job.stack.habits.stages_inside));
+    let of = |role: &Role| match role {
+        Role::Tp => vec![("tp", l.tp)],
+        Role::Cp => vec![("cp", l.cp)],
+        Role::Dp => vec![("shard", s.inner), ("replica", s.outer)],
+        Role::Pp => vec![("pp", l.pp)],
     };
-    let dense = ordered([("tp", l.tp), ("cp", l.cp)], [("shard", s.inner), ("replica", s.outer)]);
-    let experts = ordered([("etp", l.etp), ("ep", l.ep)], [("eshard", s.expert[0]), ("ereplica", s.expert[1])]);
+    let dense = axes(&order.0.iter().flat_map(of).collect::<Vec<_>>());
+    let stages = order.0.iter().position(|r| *r == Role::Pp).unwrap_or(3);
+    let mut experts = vec![("etp", l.etp), ("ep", l.ep), ("eshard", s.expert[0]), ("ereplica", s.expert[1])];
+    experts.insert(if stages == 3 { 4 } else { stages }, ("pp", l.pp));
+    let experts = axes(&experts);
     let zero = l.zero == 0;
     let inside = |axis, name| (Group::Inside(axis), &dense, vec![name]);
     let groups: Vec<(Group, &Vec<MeshAxis>, Vec<&str>)> = vec![

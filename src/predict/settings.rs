@@ -2,7 +2,7 @@
 
 use super::axes::{self, Axes, AxesError, Degrees};
 use super::fix::Fix;
-use super::{CpMethod, Layout, ModelFacts, Recompute, Schedule};
+use super::{CpMethod, Layout, ModelFacts, Order, Recompute, Schedule};
 
 /// What a layout is made for.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Job<'a> {
     pub global_batch: Option<u64>,
     /// The framework; its habit decides what data ranks share by default.
     pub stack: &'a str,
+    /// How the framework lays ranks out.
+    pub order: Order,
 }
 
 /// One line of what was settled.
@@ -91,6 +93,8 @@ pub enum Impossible {
     ChunksOfSchedule { vpp: u64, schedule: Schedule, has: &'static str, works: String },
     #[error("recompute=layers:{n}: the model has {layers} layers")]
     Layers { n: u64, layers: u64 },
+    #[error("recompute=stages with {given} numbers: there are {pp} stages; give a number of layers for each")]
+    Stages { given: u64, pp: u64 },
 }
 
 /// Makes the layout of these decisions.
@@ -129,6 +133,12 @@ pub fn settle(fix: &Fix, job: &Job) -> Result<Settings, Impossible> {
             return Err(Impossible::Layers { n, layers: job.facts.layers });
         }
     }
+    if let Recompute::Stages(counts) = &recompute {
+        if counts.len() as u64 != pp {
+            return Err(Impossible::Stages { given: counts.len() as u64, pp });
+        }
+    }
+    let order = lines.or(fix.order, "layout", job.order, "as the stack lays ranks out");
     let mesh = axes::to_axes(&Degrees { pp, dp, ep, cp, tp, zero, shard_group });
     let layout = Layout {
         tp,
@@ -147,6 +157,7 @@ pub fn settle(fix: &Fix, job: &Job) -> Result<Settings, Impossible> {
         microbatches,
         recompute,
         schedule,
+        order: Some(order),
     };
     Ok(Settings { layout, seq_len, global_batch, lines: lines.0, mesh })
 }
@@ -183,7 +194,7 @@ impl Shown for bool {
 macro_rules! shown_as_displayed {
     ($($t:ty),+) => { $(impl Shown for $t { fn shown(&self) -> String { self.to_string() } })+ };
 }
-shown_as_displayed!(u64, u8, CpMethod, Schedule, Recompute);
+shown_as_displayed!(u64, u8, CpMethod, Schedule, Recompute, Order);
 
 fn data_ranks(fix: &Fix, job: &Job, tp: u64, cp: u64, pp: u64, lines: &mut Lines) -> Result<u64, Impossible> {
     let product = tp.saturating_mul(cp).saturating_mul(pp);

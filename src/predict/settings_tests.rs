@@ -14,7 +14,14 @@ fn llama70b() -> ModelFacts {
 }
 
 fn settled(text: &str, facts: &ModelFacts, devices: u64, batch: Option<u64>) -> Result<Settings, Impossible> {
-    let job = Job { facts, devices, seq_len: None, global_batch: batch, stack: "megatron-core-2025" };
+    let job = Job {
+        facts,
+        devices,
+        seq_len: None,
+        global_batch: batch,
+        stack: "megatron-core-2025",
+        order: Order::STAGES_OUTSIDE,
+    };
     settle(&fix::parse(text).unwrap(), &job)
 }
 
@@ -41,7 +48,14 @@ fn defaults_are_stated() {
 #[test]
 fn a_stack_that_shares_parameters_shares_them_by_default() {
     let facts = llama70b();
-    let job = Job { facts: &facts, devices: 8, seq_len: None, global_batch: None, stack: "torchtitan-2024" };
+    let job = Job {
+        facts: &facts,
+        devices: 8,
+        seq_len: None,
+        global_batch: None,
+        stack: "torchtitan-2024",
+        order: Order::STAGES_OUTSIDE,
+    };
     let s = settle(&Fix::default(), &job).unwrap();
     assert_eq!((s.layout.zero, s.layout.shard_group, s.mesh.unwrap().to_string().as_str()), (3, 8, "fsdp=8"));
 }
@@ -89,7 +103,14 @@ fn experts_have_a_mesh_of_their_own() {
 
 #[test]
 fn positions_must_split() {
-    let job = |seq_len| Job { facts: FACTS, devices: 12, seq_len: Some(seq_len), global_batch: None, stack: "x" };
+    let job = |seq_len| Job {
+        facts: FACTS,
+        devices: 12,
+        seq_len: Some(seq_len),
+        global_batch: None,
+        stack: "x",
+        order: Order::STAGES_OUTSIDE,
+    };
     const FACTS: &ModelFacts = &ModelFacts {
         name: String::new(),
         layers: 2,

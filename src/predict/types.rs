@@ -40,6 +40,8 @@ pub struct Layout {
     pub recompute: Recompute,
     /// Order of forwards and backwards in a pipeline.
     pub schedule: Schedule,
+    /// Which ranks are neighbours; `None` is as the stack lays them out.
+    pub order: Option<Order>,
 }
 
 impl Layout {
@@ -89,6 +91,60 @@ macro_rules! words {
             }
         }
     };
+}
+
+words! {
+    /// What a rank's place in the world counts: the axes of a layout that the order of ranks is about.
+    Role {
+        /// Ranks that split heads.
+        Tp = "tp",
+        /// Ranks that split positions.
+        Cp = "cp",
+        /// Data ranks: those of a shard group, then its replicas.
+        Dp = "dp",
+        /// Stages.
+        Pp = "pp",
+    }
+}
+
+/// Axes from the innermost, whose ranks are neighbours, to the outermost. Axes of one rank may stand anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Order(pub [Role; 4]);
+
+impl Order {
+    /// Stages outermost: what talks least and waits least (Megatron's `tp-cp-ep-dp-pp`).
+    pub const STAGES_OUTSIDE: Order = Order([Role::Tp, Role::Cp, Role::Dp, Role::Pp]);
+    /// Stages inside of data ranks (Megatron's `--use-tp-pp-dp-mapping`; Llama 3).
+    pub const STAGES_INSIDE: Order = Order([Role::Tp, Role::Cp, Role::Pp, Role::Dp]);
+
+    /// A stack's own.
+    pub fn of(stages_inside: bool) -> Order {
+        match stages_inside {
+            true => Order::STAGES_INSIDE,
+            false => Order::STAGES_OUTSIDE,
+        }
+    }
+
+    /// The order that is spelt so, as in `tp+cp+dp+pp`; axes that are left out stand outermost, in the usual order.
+    pub fn from_name(text: &str) -> Option<Order> {
+        let mut roles = Vec::with_capacity(4);
+        for word in text.split('+') {
+            let role = Role::from_name(word.trim()).filter(|r| !roles.contains(r))?;
+            roles.push(role);
+        }
+        for role in Order::STAGES_OUTSIDE.0 {
+            if !roles.contains(&role) {
+                roles.push(role);
+            }
+        }
+        roles.try_into().ok().map(Order)
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(&self.0.map(Role::name).join("+"))
+    }
 }
 
 words! {
@@ -205,6 +261,24 @@ pub enum Recompute {
     Full,
     /// Whole layers, in so many of them.
     Layers(u64),
+    /// Whole layers, in so many of each pipeline stage.
+    Stages(Vec<u64>),
+}
+
+impl Recompute {
+    /// Share of a stage's layers that are computed again, given the layers of all stages. Where only a number of
+    /// layers of the model is known, stages have equal shares of it.
+    pub fn share(&self, stage: usize, layers: &[u64]) -> f64 {
+        let of = |some: u64, all: u64| if all == 0 { 1.0 } else { (some as f64 / all as f64).min(1.0) };
+        match self {
+            Recompute::None | Recompute::Selective(_) | Recompute::Full => 1.0,
+            Recompute::Layers(n) => of(*n, layers.iter().sum()),
+            Recompute::Stages(counts) => match (counts.get(stage), layers.get(stage)) {
+                (Some(n), Some(all)) => of(*n, *all),
+                _ => 0.0,
+            },
+        }
+    }
 }
 
 impl fmt::Display for Recompute {
@@ -213,6 +287,10 @@ impl fmt::Display for Recompute {
             Recompute::None => f.pad("none"),
             Recompute::Full => f.pad("full"),
             Recompute::Layers(n) => f.pad(&format!("layers:{n}")),
+            Recompute::Stages(counts) => {
+                let counts: Vec<String> = counts.iter().map(u64::to_string).collect();
+                f.pad(&format!("stages:{}", counts.join("+")))
+            }
             Recompute::Selective(modules) => {
                 let names: Vec<&str> = modules.iter().map(|m| m.name()).collect();
                 f.pad(&format!("selective:{}", names.join("+")))
@@ -350,6 +428,12 @@ mod tests {
             assert_eq!(Module::from_name(m.name()), Some(*m));
         }
         assert_eq!(Precision::from_name("bf32"), None);
+        for order in [Order::STAGES_OUTSIDE, Order::STAGES_INSIDE] {
+            assert_eq!(Order::from_name(&order.to_string()), Some(order));
+        }
+        assert_eq!(Order::from_name("pp"), Order::from_name("pp+tp+cp+dp"));
+        assert_eq!((Order::from_name("tp+tp"), Order::from_name("ep")), (None, None));
+        assert_eq!(Recompute::Stages(vec![2, 1]).to_string(), "stages:2+1");
         assert_eq!(Recompute::Selective(vec![Module::CoreAttn, Module::Mlp]).to_string(), "selective:core_attn+mlp");
     }
 }

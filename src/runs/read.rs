@@ -405,6 +405,7 @@ fn layout(
         microbatches: s.global_batch / unit,
         recompute,
         schedule,
+        order: None,
     };
     match layout.expert_data_ranks() {
         Some(_) => Ok(Ok(layout)),

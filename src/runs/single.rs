@@ -89,6 +89,7 @@ fn row(f: &Fields, vocab: u64, gpus_per_node: u64) -> Result<Entry, RunsError> {
         microbatches: global_batch / (dp * micro_batch),
         recompute: Recompute::Full,
         schedule: Schedule::OneFOneB,
+        order: None,
     };
     let sizes = Sizes { gpus, gpus_per_node, global_batch, hidden, heads, layers, seq_len, vocab };
     Ok(Entry::Ready(Box::new(complete(f.row, &sizes, layout, step))))
