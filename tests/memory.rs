@@ -5,7 +5,7 @@ use autoshard::cost::stack::{AttentionKernel, Fusion, Habits, LossKernel, Stack}
 use autoshard::decoder::{Decoder, ModuleShape};
 use autoshard::hardware;
 use autoshard::ir::DType;
-use autoshard::passes::profile::{saved, Part, Recompute as Policy, Saved, Shards, Storage};
+use autoshard::passes::profile::{saved, Forward, Part, Recompute as Policy, Saved, Shards, Storage};
 use autoshard::predict::predictor::{Job, Predictor, Says};
 use autoshard::predict::{CpMethod, Layout, Memory, Precision, Recompute, Schedule};
 use autoshard::stacks;
@@ -108,7 +108,7 @@ fn layer(d: &Decoder, seq: u64, shards: Shards, habits: &Habits, policy: &Policy
     let shape = ModuleShape { batch: 1, seq_len: seq as usize, dtype: DType::Bf16, capacity: 1.0 };
     let module = d.module(&shape).unwrap();
     let storage = Storage { dropout, ..Storage::default() };
-    saved(module.function("block").unwrap(), &shards, habits, policy, &storage).unwrap()
+    saved(&Forward::new(module.function("block").unwrap().clone()).unwrap(), &shards, habits, policy, &storage).unwrap()
 }
 
 fn tensor(tp: u64, sp: bool) -> Shards {

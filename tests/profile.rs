@@ -9,7 +9,7 @@ use autoshard::ir::core::{Function, Module, Template};
 use autoshard::ir::{ops, DType, Mesh};
 use autoshard::model::{Model, StepShape};
 use autoshard::passes::autodiff::AdamW;
-use autoshard::passes::profile::{profile, Item, Profile, Recompute, Shards, Work};
+use autoshard::passes::profile::{profile, Forward, Item, Profile, Recompute, Shards, Work};
 use autoshard::passes::search::localize;
 use autoshard::stacks;
 use common::degrees;
@@ -93,7 +93,7 @@ fn both(mesh: &str, shards: Shards) -> (Module, Profile) {
     let block = model.module.function("block").unwrap();
     let stack = stacks::find("autoshard").unwrap().stack;
     let habits = autoshard::cost::stack::Habits { joint_products: false, ..stack.habits };
-    (local, profile(block, &shards, &habits, &Recompute::None).unwrap())
+    (local, profile(&Forward::new(block.clone()).unwrap(), &shards, &habits, &Recompute::None).unwrap())
 }
 
 #[test]

@@ -109,6 +109,7 @@ pub struct Predictor {
     tables: Overrides,
     kernels: Mutex<HashMap<String, Arc<Kernels>>>,
     links: Mutex<Vec<(Cluster, Arc<Collectives>)>>,
+    shapes: Mutex<HashMap<(String, u64, u64), Arc<Shape>>>,
     profiles: Mutex<HashMap<ProfileKey, Arc<Profiles>>>,
     saved: Mutex<HashMap<SavedKey, Arc<Vec<Saved>>>>,
     scratch: Mutex<Vec<Scratch>>,
@@ -181,7 +182,7 @@ impl Predictor {
             return Ok(found.clone());
         }
         let (l, habits, shards) = (job.layout, habits(job), shards(job.layout));
-        let shape = shape(job, l)?;
+        let shape = self.shape(job)?;
         let none = profile::Recompute::None;
         let mut policy = policy;
         // What goes to the host is not computed again, and not on the device either.
@@ -237,13 +238,25 @@ impl Predictor {
         Ok(ready)
     }
 
+    /// The model at the sizes of a micro-batch.
+    fn shape(&self, job: &Job) -> Result<Arc<Shape>, PredictError> {
+        let key = (job.key.to_string(), job.layout.micro_batch, job.seq_len);
+        if let Some(found) = lock(&self.shapes).get(&key) {
+            return Ok(found.clone());
+        }
+        let made = Shape::new(job.decoder, job.layout.micro_batch, job.seq_len).map_err(|e| missing(job, e))?;
+        let made = Arc::new(made);
+        lock(&self.shapes).insert(key, made.clone());
+        Ok(made)
+    }
+
     fn profiles(&self, job: &Job) -> Result<Arc<Profiles>, PredictError> {
-        let (l, habits, shards) = (job.layout, habits(job), shards(job.layout));
+        let (habits, shards) = (habits(job), shards(job.layout));
         let (key, policy) = profile_key(job);
         if let Some(found) = lock(&self.profiles).get(&key) {
             return Ok(found.clone());
         }
-        let shape = shape(job, l)?;
+        let shape = self.shape(job)?;
         let none = profile::Recompute::None;
         let functions = shape.functions.iter().enumerate().map(|(i, f)| {
             let policy = if shape.is_layer(i) { &policy } else { &none };
@@ -251,7 +264,7 @@ impl Predictor {
         });
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let layer = (0..functions.len()).map(|i| shape.is_layer(i)).collect();
-        let made = Arc::new(Profiles { functions, calls: shape.calls, layer });
+        let made = Arc::new(Profiles { functions, calls: shape.calls.clone(), layer });
         lock(&self.profiles).insert(key, made.clone());
         Ok(made)
     }
@@ -293,10 +306,6 @@ fn profile_key(job: &Job) -> (ProfileKey, profile::Recompute) {
     let (l, policy) = (job.layout, policy(&job.layout.recompute));
     let habits = habits_key(&habits(job));
     ((job.key.to_string(), l.micro_batch, job.seq_len, shards(l), habits, policy.clone()), policy)
-}
-
-fn shape(job: &Job, l: &Layout) -> Result<Shape, PredictError> {
-    Shape::new(job.decoder, l.micro_batch, job.seq_len).map_err(|e| missing(job, e.to_string()))
 }
 
 fn missing(job: &Job, what: String) -> PredictError {

@@ -23,7 +23,7 @@ mod walk;
 pub use recompute::{Part, Recompute};
 pub use roles::Shards;
 pub use saved::{saved, Held, Peak, Saved, Storage};
-pub use walk::profile;
+pub use walk::{profile, Forward};
 
 use autoshard_cost::collectives::Kind;
 use autoshard_cost::kernels::{Attention, Product};

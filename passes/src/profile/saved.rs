@@ -14,7 +14,7 @@
 use super::loops::{self, local_bytes};
 use super::recompute::{Part, Recompute};
 use super::roles::Shards;
-use super::walk::Walk;
+use super::walk::{Forward, Walk};
 use super::ProfileError;
 use autoshard_cost::stack::{AttentionKernel, Fusion, Habits, LossKernel};
 use autoshard_ir::core::{Def, Function, GradArg, Gradient, Linearity, Semantics, Template, ValueId};
@@ -89,17 +89,17 @@ pub struct Saved {
 /// # Errors
 /// A node whose rule does not hold.
 pub fn saved(
-    f: &Function,
+    forward: &Forward,
     shards: &Shards,
     habits: &Habits,
     policy: &Recompute,
     storage: &Storage,
 ) -> Result<Saved, ProfileError> {
-    let walk = Walk::new(f, shards, habits)?;
+    let walk = Walk::new(forward, shards, habits);
     let tape = Tape::new(&walk, storage)?;
     let whole = tape.held(&Recompute::None);
     let policy = if *policy == Recompute::None { whole.clone() } else { tape.held(policy) };
-    Ok(Saved { function: f.name.clone(), whole, policy, matrices: tape.matrices() })
+    Ok(Saved { function: forward.f.name.clone(), whole, policy, matrices: tape.matrices() })
 }
 
 /// One kernel with what memory it touches.

@@ -64,7 +64,7 @@ fn block() -> Function {
 }
 
 fn of(shards: &Shards, habits: &Habits, policy: &Recompute) -> Profile {
-    profile(&block(), shards, habits, policy).unwrap()
+    profile(&Forward::new(block()).unwrap(), shards, habits, policy).unwrap()
 }
 
 fn products(items: &[Item]) -> Vec<[f64; 3]> {

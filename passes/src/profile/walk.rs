@@ -12,12 +12,49 @@ use autoshard_cost::stack::{AttentionKernel, Fusion, Habits};
 use autoshard_ir::core::{Def, Function, Linearity, Node, Rule, Template, Type, ValueId};
 use autoshard_ir::{ops, DType};
 
-/// What one rank does for `f`, a forward function at the sizes of one micro-batch (all ranks that share it).
+/// A forward function at the sizes of one micro-batch (all ranks that share it), with the rules of its nodes: what
+/// all layouts share.
+#[derive(Clone, Debug)]
+pub struct Forward {
+    /// The function.
+    pub f: Function,
+    /// By node; None for calls.
+    pub rules: Vec<Option<Rule>>,
+}
+
+impl Forward {
+    /// Reads the rules.
+    ///
+    /// # Errors
+    /// A node whose rule does not hold.
+    pub fn new(f: Function) -> Result<Forward, ProfileError> {
+        let rule = |n: &Node| {
+            let types: Vec<&Type> = n.inputs.iter().map(|v| f.ty(*v)).collect();
+            let rule = if n.callee.is_some() { None } else { Some(ops::rule(n.op, &types, &n.attrs)) };
+            rule.transpose().map_err(|message| error(&f, n, message))
+        };
+        let rules = f.nodes.iter().map(rule).collect::<Result<Vec<_>, _>>()?;
+        Ok(Forward { f, rules })
+    }
+}
+
+fn error(f: &Function, node: &Node, message: String) -> ProfileError {
+    let value = node.results.first().map_or("", |r| &f.value(*r).name).to_string();
+    ProfileError::Node { function: f.name.clone(), value, message }
+}
+
+/// What one rank does for a function.
 ///
 /// # Errors
-/// A node whose rule does not hold.
-pub fn profile(f: &Function, shards: &Shards, habits: &Habits, policy: &Recompute) -> Result<Profile, ProfileError> {
-    let mut walk = Walk::new(f, shards, habits)?;
+/// A node whose sizes make no sense.
+pub fn profile(
+    forward: &Forward,
+    shards: &Shards,
+    habits: &Habits,
+    policy: &Recompute,
+) -> Result<Profile, ProfileError> {
+    let f = &forward.f;
+    let mut walk = Walk::new(forward, shards, habits);
     let groups = loops::groups(&walk, habits.fusion);
     for i in 0..f.nodes.len() {
         if walk.idle[i] {
@@ -34,8 +71,8 @@ pub(super) struct Walk<'a> {
     pub f: &'a Function,
     pub shards: &'a Shards,
     pub habits: &'a Habits,
-    /// Per node; None for nodes that only prepare weights or constants.
-    pub rules: Vec<Option<Rule>>,
+    /// By node; None for calls.
+    pub rules: &'a [Option<Rule>],
     /// Nodes that do nothing on activations.
     pub idle: Vec<bool>,
     /// Nodes that read each value.
@@ -64,13 +101,14 @@ struct Joint {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(f: &'a Function, shards: &'a Shards, habits: &'a Habits) -> Result<Walk<'a>, ProfileError> {
+    pub(super) fn new(forward: &'a Forward, shards: &'a Shards, habits: &'a Habits) -> Walk<'a> {
+        let f = &forward.f;
         let n = f.values.len();
         let mut walk = Walk {
             f,
             shards,
             habits,
-            rules: Vec::with_capacity(f.nodes.len()),
+            rules: &forward.rules,
             idle: vec![false; f.nodes.len()],
             readers: vec![Vec::new(); n],
             weight: vec![false; n],
@@ -92,13 +130,8 @@ impl<'a> Walk<'a> {
             }
         }
         for (i, node) in f.nodes.iter().enumerate() {
-            let types: Vec<&Type> = node.inputs.iter().map(|v| f.ty(*v)).collect();
-            let call = node.callee.is_some();
-            let rule = if call { None } else { Some(ops::rule(node.op, &types, &node.attrs)) };
-            let rule = rule.transpose().map_err(|message| walk.error(i, message))?;
             let constant = node.inputs.iter().all(|v| walk.weight[v.0 as usize]);
-            walk.idle[i] = call || (constant && !walk.looks_up(node));
-            walk.rules.push(rule);
+            walk.idle[i] = node.callee.is_some() || (constant && !walk.looks_up(node));
             for v in &node.inputs {
                 if !walk.readers[v.0 as usize].contains(&i) {
                     walk.readers[v.0 as usize].push(i);
@@ -110,7 +143,7 @@ impl<'a> Walk<'a> {
                 walk.active[r.0 as usize] = active && f.ty(*r).dtype.is_float();
             }
         }
-        Ok(walk)
+        walk
     }
 
     /// Whether a node over parameters is work all the same: rows of a table by positions.
@@ -119,8 +152,7 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn error(&self, node: usize, message: String) -> ProfileError {
-        let value = self.f.nodes[node].results.first().map_or("", |r| &self.f.value(*r).name).to_string();
-        ProfileError::Node { function: self.f.name.clone(), value, message }
+        error(self.f, &self.f.nodes[node], message)
     }
 
     /// How a node's factors are split.
