@@ -16,8 +16,8 @@
 
 use super::cut::Cut;
 use super::predictor::Job;
-use super::{Memory, MemoryPart, PredictError};
-use autoshard_cost::schedule::{schedule, Kind, Step, Work};
+use super::{Layout, Memory, MemoryPart, PredictError};
+use autoshard_cost::schedule::{self, Kind};
 use autoshard_passes::predict::step::Data;
 use autoshard_passes::profile::{Held, Parameters, Peak, Saved};
 
@@ -45,36 +45,54 @@ pub(super) struct Functions<'a> {
     pub boundary: f64,
 }
 
-/// Peak memory by pipeline rank.
-///
-/// # Errors
-/// A schedule that has no list of steps for these numbers.
-pub(super) fn memory(job: &Job, f: &Functions, data: &Data, cut: &Cut) -> Result<Vec<Memory>, PredictError> {
-    let steps = steps(job, cut)?;
+/// Moments at which a stage holds most, by stage.
+pub(crate) type Moments = Vec<Vec<schedule::Moment>>;
+
+/// Peak memory by pipeline rank; `moments` are those of [`Play::of`].
+pub(super) fn memory(job: &Job, f: &Functions, data: &Data, cut: &Cut, moments: &Moments) -> Vec<Memory> {
     let stage = |(i, chunks): (usize, &Vec<Vec<(usize, usize)>>)| {
         let none = Vec::new();
         let share = job.layout.recompute.share(i, &cut.layers);
-        Stage { job, f, data, chunks, share }.memory(steps.get(i).unwrap_or(&none))
+        Stage { job, f, data, chunks, share }.memory(moments.get(i).unwrap_or(&none))
     };
-    Ok(cut.stages.iter().enumerate().map(stage).collect())
+    cut.stages.iter().enumerate().map(stage).collect()
 }
 
-/// The steps of each stage, for enough micro-batches to reach the peak: it is there when the warm-up is over.
-fn steps(job: &Job, cut: &Cut) -> Result<Vec<Vec<Step>>, PredictError> {
-    let l = job.layout;
-    let (p, chunks) = (l.pp as u32, cut.chunks() as u32);
-    let kind = if p == 1 && chunks == 1 { Kind::OneForwardOneBackward } else { l.schedule.kind() };
-    // GPipe keeps them all; up to a limit, beyond which nothing fits anyway.
-    let enough = if kind == Kind::GPipe { 4096 } else { 4 * p };
-    let mut m = l.microbatches.clamp(1, u64::from(enough)) as u32;
-    if kind == Kind::Interleaved {
-        m = (m / p).max(1) * p;
+/// What decides which moments are the fullest: the schedule with enough micro-batches to reach the peak, which is
+/// there when the warm-up is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Play {
+    kind: Kind,
+    stages: u32,
+    chunks: u32,
+    microbatches: u32,
+}
+
+impl Play {
+    pub(crate) fn of(l: &Layout, chunks: usize) -> Play {
+        let (stages, chunks) = (l.pp as u32, chunks as u32);
+        let kind = if stages == 1 && chunks == 1 { Kind::OneForwardOneBackward } else { l.schedule.kind() };
+        // GPipe keeps them all; up to a limit, beyond which nothing fits anyway.
+        let enough = if kind == Kind::GPipe { 4096 } else { 4 * stages };
+        let mut microbatches = l.microbatches.clamp(1, u64::from(enough)) as u32;
+        if kind == Kind::Interleaved {
+            microbatches = (microbatches / stages).max(1) * stages;
+        }
+        Play { kind, stages, chunks, microbatches }
     }
-    schedule(kind, p, chunks, m).map_err(|e| PredictError::Missing {
-        entity: format!("{kind} on {p} stages"),
-        what: format!("a list of steps ({e})"),
-        instead: "use another schedule or number of micro-batches".to_string(),
-    })
+
+    /// The fullest moments of each stage.
+    ///
+    /// # Errors
+    /// A schedule that there is not.
+    pub(crate) fn moments(&self) -> Result<Moments, PredictError> {
+        let moments = schedule::fullest(self.kind, self.stages, self.chunks, self.microbatches);
+        moments.map_err(|e| PredictError::Missing {
+            entity: format!("{} on {} stages", self.kind, self.stages),
+            what: format!("a list of steps ({e})"),
+            instead: "use another schedule or number of micro-batches".to_string(),
+        })
+    }
 }
 
 /// One pipeline rank.
@@ -122,10 +140,10 @@ struct Chunk {
 }
 
 impl Stage<'_> {
-    fn memory(&self, steps: &[Step]) -> Memory {
+    fn memory(&self, moments: &[schedule::Moment]) -> Memory {
         let states = self.states();
         let fixed = self.buffers();
-        let peak = self.peak(steps);
+        let peak = self.peak(moments);
         let mut parts = states;
         parts.extend([
             ("gradients", peak.gradients),
@@ -274,26 +292,16 @@ impl Stage<'_> {
         sizes.iter().chain(&more).filter(|n| **n > 1).count() as f64
     }
 
-    /// The most over a stage's steps.
-    fn peak(&self, steps: &[Step]) -> Moment {
+    /// The most over a stage's moments.
+    fn peak(&self, moments: &[schedule::Moment]) -> Moment {
         let mut layers = 0;
         let chunks: Vec<Chunk> = self.chunks.iter().map(|calls| self.chunk(calls, &mut layers)).collect();
-        let mut held = 0.0;
         let mut peak = Moment::default();
-        for step in steps {
-            let Some(chunk) = chunks.get(step.chunk as usize) else { continue };
-            let at = |m: &Moment, held: f64| Moment { saved: m.saved + held, ..*m };
-            match step.work {
-                Work::Forward => {
-                    peak = peak.max(at(&chunk.forward, held));
-                    held += chunk.kept;
-                }
-                Work::Backward | Work::BackwardInput => peak = peak.max(at(&chunk.backward, held - chunk.kept)),
-                Work::BackwardWeight => {}
-            }
-            if matches!(step.work, Work::Backward | Work::BackwardWeight) {
-                held -= chunk.kept;
-            }
+        for m in moments {
+            let Some(chunk) = chunks.get(m.chunk as usize) else { continue };
+            let held: f64 = m.held.iter().zip(&chunks).map(|(n, c)| f64::from(*n) * c.kept).sum();
+            let of = if m.backward { &chunk.backward } else { &chunk.forward };
+            peak = peak.max(Moment { saved: of.saved + held, ..*of });
         }
         peak
     }

@@ -112,6 +112,7 @@ pub struct Predictor {
     shapes: Mutex<HashMap<(String, u64, u64), Arc<Shape>>>,
     profiles: Mutex<HashMap<ProfileKey, Arc<Profiles>>>,
     saved: Mutex<HashMap<SavedKey, Arc<Vec<Saved>>>>,
+    moments: Mutex<HashMap<memory::Play, Arc<memory::Moments>>>,
     scratch: Mutex<Vec<Scratch>>,
 }
 
@@ -163,6 +164,7 @@ impl Predictor {
 
     fn memory_of(&self, job: &Job, profiles: &Profiles, cut: &Cut) -> Result<Vec<Memory>, PredictError> {
         let saved = self.saved(job)?;
+        let moments = self.moments(&memory::Play::of(job.layout, cut.chunks()))?;
         let layers = profiles.functions.iter().zip(&profiles.layer).filter(|(_, layer)| **layer);
         let functions = memory::Functions {
             saved: &saved,
@@ -170,7 +172,17 @@ impl Predictor {
             layer: &profiles.layer,
             boundary: layers.map(|(f, _)| f.boundary_bytes).fold(0.0, f64::max),
         };
-        memory::memory(job, &functions, &data(job), cut)
+        Ok(memory::memory(job, &functions, &data(job), cut, &moments))
+    }
+
+    /// When stages hold most.
+    fn moments(&self, play: &memory::Play) -> Result<Arc<memory::Moments>, PredictError> {
+        if let Some(found) = lock(&self.moments).get(play) {
+            return Ok(found.clone());
+        }
+        let made = Arc::new(play.moments()?);
+        lock(&self.moments).insert(*play, made.clone());
+        Ok(made)
     }
 
     fn saved(&self, job: &Job) -> Result<Arc<Vec<Saved>>, PredictError> {

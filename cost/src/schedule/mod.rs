@@ -18,6 +18,7 @@
 //!   a pair that overlaps. A pair whose steps run one after the other, as here, waits less: (p − 1) F where F = Bx = W.
 
 mod build;
+mod held;
 #[cfg(test)]
 mod lists;
 mod lower;
@@ -28,6 +29,7 @@ mod repeat;
 mod tests;
 
 pub use build::schedule;
+pub use held::{fullest, Moment};
 pub use lower::{in_flight, lower, rules, Lowered};
 pub use player::{Cost, Pipeline, Played, Player, StagePlay};
 pub use repeat::{lower_periodic, Repeated};
