@@ -22,6 +22,7 @@ pub mod model;
 pub mod predict;
 pub mod report;
 pub mod runs;
+pub mod search;
 pub mod stacks;
 pub mod train;
 pub mod weights;

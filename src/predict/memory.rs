@@ -34,11 +34,11 @@ const COMMUNICATOR: f64 = 0.25 * GIB;
 const WORKSPACES: f64 = 64.0 * 1024.0 * 1024.0;
 
 /// The functions of a model, by their places in [`Cut`].
-pub(super) struct Functions<'a> {
+pub(crate) struct Functions<'a> {
     /// What calls keep and need.
     pub saved: &'a [Saved],
     /// One rank's parameters of a call.
-    pub parameters: Vec<Parameters>,
+    pub parameters: &'a [Parameters],
     /// Which are decoder layers.
     pub layer: &'a [bool],
     /// Bytes that go from one stage to the next.
@@ -96,14 +96,17 @@ impl Play {
 }
 
 /// One pipeline rank.
-struct Stage<'a> {
-    job: &'a Job<'a>,
-    f: &'a Functions<'a>,
-    data: &'a Data,
+pub(crate) struct Stage<'a> {
+    /// What is asked; its layout may leave recomputation open.
+    pub job: &'a Job<'a>,
+    /// The model.
+    pub f: &'a Functions<'a>,
+    /// How data ranks share.
+    pub data: &'a Data,
     /// Calls of each chunk.
-    chunks: &'a [Vec<(usize, usize)>],
+    pub chunks: &'a [Vec<(usize, usize)>],
     /// Share of its layers that are computed again.
-    share: f64,
+    pub share: f64,
 }
 
 /// Bytes of a moment.
@@ -165,9 +168,31 @@ impl Stage<'_> {
         Memory { parts: parts.collect(), allocated, reserved, device }
     }
 
+    /// Bytes that recomputation does not change: states, buffers, what the update takes.
+    pub(crate) fn still(&self) -> f64 {
+        let parts = self.states().into_iter().chain(self.buffers());
+        parts.map(|(_, b)| b).sum::<f64>() + self.update()
+    }
+
+    /// Bytes of what comes and goes, at the most.
+    pub(crate) fn moving(&self, moments: &[schedule::Moment]) -> f64 {
+        self.peak(moments).total()
+    }
+
+    /// Bytes of the device with these two.
+    pub(crate) fn device(&self, still: f64, moving: f64) -> f64 {
+        let outside = self.outside().iter().map(|(_, b)| b).sum::<f64>();
+        (still + moving) * self.job.stack.habits.memory.allocator + outside
+    }
+
+    /// Whether what moves depends on how many ranks share, beside on what they share.
+    pub(crate) fn moves_by_share(&self) -> bool {
+        self.makes_gradients()
+    }
+
     /// Elements of parameters on this rank: dense, of experts. Embedding and head are once on a stage, however
     /// often they are called, and one matrix where they are tied.
-    fn elements(&self) -> [f64; 2] {
+    pub(crate) fn elements(&self) -> [f64; 2] {
         let mut out = [0.0; 2];
         let mut seen: Vec<usize> = Vec::new();
         for (f, n) in self.chunks.iter().flatten() {
@@ -309,7 +334,7 @@ impl Stage<'_> {
     /// Calls one by one, with what of them is computed again. `layers` counts those of the stage so far, over which
     /// recomputation is spread evenly.
     fn chunk(&self, calls: &[(usize, usize)], layers: &mut usize) -> Chunk {
-        let mut list: Vec<(usize, &Held)> = Vec::new();
+        let mut runs: Vec<(usize, &Held, usize)> = Vec::with_capacity(calls.len() + 1);
         for (f, n) in calls {
             let saved = &self.f.saved[*f];
             let spread = |n: usize| (n as f64 * self.share).round() as usize;
@@ -318,35 +343,48 @@ impl Stage<'_> {
                 false => *n,
             };
             *layers += if self.f.layer[*f] { *n } else { 0 };
-            list.extend((0..*n).map(|i| (*f, if i < again { &saved.policy } else { &saved.whole })));
+            let both = [(*f, &saved.policy, again), (*f, &saved.whole, n - again)];
+            runs.extend(both.into_iter().filter(|(_, _, n)| *n > 0));
         }
         // The backward starts without gradients and ends with all of them.
-        let mut made: f64 = list.iter().map(|(f, _)| self.made(*f)).sum();
+        let mut made: f64 = runs.iter().map(|(f, _, n)| *n as f64 * self.made(*f)).sum();
         let end = Moment { gradients: made, ..Moment::default() };
         let mut out = Chunk { kept: 0.0, forward: Moment::default(), backward: end };
-        for (i, (f, held)) in list.iter().enumerate() {
-            let bytes = held.bytes();
-            let next = list.get(i + 1).map(|c| c.0);
-            let before = i.checked_sub(1).map(|i| list[i].0);
-            let moment = |peak: &Peak, kept: f64, gathered: f64| Moment {
-                saved: out.kept + kept.min(peak.bytes - peak.logits),
+        for (i, (f, held, n)) in runs.iter().enumerate() {
+            let (bytes, each) = (held.bytes(), self.made(*f));
+            let before = i.checked_sub(1).map(|i| runs[i].0);
+            let next = runs.get(i + 1).map(|r| r.0);
+            let moment = |at: usize, peak: &Peak, gathered: f64| Moment {
+                saved: out.kept + at as f64 * bytes + bytes.min(peak.bytes - peak.logits),
                 logits: peak.logits,
-                transient: (peak.bytes - peak.logits - kept).max(0.0),
+                transient: (peak.bytes - peak.logits - bytes).max(0.0),
                 gathered,
                 gradients: 0.0,
             };
-            let forward = moment(&held.forward, bytes, self.gathered(*f, next));
-            let backward = moment(&held.backward, bytes, self.gathered(*f, before) + self.reduced(*f, next));
-            made -= self.made(*f);
-            out.forward = out.forward.max(forward);
-            out.backward = out.backward.max(Moment { gradients: made, ..backward });
-            out.kept += bytes;
+            let (mut forward, mut backward) = (out.forward, out.backward);
+            for at in self.fullest_of(*n, each) {
+                let before = if at > 0 { Some(*f) } else { before };
+                let next = if at + 1 < *n { Some(*f) } else { next };
+                forward = forward.max(moment(at, &held.forward, self.gathered(*f, next)));
+                let gathered = self.gathered(*f, before) + self.reduced(*f, next);
+                let gradients = made - (at + 1) as f64 * each;
+                backward = backward.max(Moment { gradients, ..moment(at, &held.backward, gathered) });
+            }
+            (out.forward, out.backward) = (forward, backward);
+            made -= *n as f64 * each;
+            out.kept += *n as f64 * bytes;
         }
         if self.job.layout.pp > 1 && self.job.stack.habits.memory.keeps_stage_outputs {
             out.kept += self.f.boundary;
             out.backward.saved += self.f.boundary;
         }
         out
+    }
+
+    /// Which of equal calls in a row may need most: more is kept at each than at the one before, so it is the last two,
+    /// or the first for what comes before it; any of them where gradients come to be that stay.
+    fn fullest_of(&self, n: usize, made: f64) -> impl Iterator<Item = usize> {
+        (0..n).filter(move |at| made > 0.0 || *at == 0 || at + 2 >= n)
     }
 
     /// Elements of what is gathered at once for a call: its parameters, or its largest matrix.

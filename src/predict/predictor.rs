@@ -5,17 +5,16 @@
 //! step.
 
 use super::cut::{cut, Cut};
+use super::places::placements;
 use super::shaped::Shape;
-use super::{
-    memory, CpMethod, Layout, Memory, Module, Order, Precision, PredictError, Prediction, Recompute, Role, Schedule,
-};
+use super::{memory, CpMethod, Layout, Memory, Module, Precision, PredictError, Prediction, Recompute, Schedule};
 use crate::decoder::Decoder;
 use crate::{collectives, kernels, stacks};
 use autoshard_cost::cluster::Cluster;
 use autoshard_cost::collectives::Collectives;
 use autoshard_cost::device::Format;
 use autoshard_cost::kernels::Kernels;
-use autoshard_cost::layout::{place, MeshAxis, Placement};
+use autoshard_cost::layout::Placement;
 use autoshard_cost::schedule::Kind;
 use autoshard_cost::stack::{AttentionKernel, ConstantName, Fusion, Habits, LossKernel, Stack};
 use autoshard_passes::predict::machine::Machine;
@@ -23,7 +22,7 @@ use autoshard_passes::predict::pipeline::{self, Pipe};
 use autoshard_passes::predict::price::{price, quote, Formats, Manner, Priced, Quoted};
 use autoshard_passes::predict::step::{self, Data, Scratch, Step, StepTime, Unit};
 use autoshard_passes::predict::{Factors, Group};
-use autoshard_passes::profile::{self, Axis, Context, Part, Profile, Saved, Shards, Storage};
+use autoshard_passes::profile::{self, Context, Part, Profile, Saved, Shards, Storage};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -118,10 +117,21 @@ pub struct Predictor {
 
 /// A model's functions as sizes.
 #[derive(Debug)]
-struct Profiles {
-    functions: Vec<Profile>,
-    calls: Vec<(usize, usize)>,
-    layer: Vec<bool>,
+pub(crate) struct Profiles {
+    /// What one rank does.
+    pub functions: Vec<Profile>,
+    /// In order, equal neighbours together: function, count.
+    pub calls: Vec<(usize, usize)>,
+    /// Which functions are decoder layers.
+    pub layer: Vec<bool>,
+}
+
+impl Profiles {
+    /// Bytes of the activation that goes from layer to layer, on one rank.
+    pub fn boundary_bytes(&self) -> f64 {
+        let layers = self.functions.iter().zip(&self.layer).filter(|(_, layer)| **layer);
+        layers.map(|(f, _)| f.boundary_bytes).fold(0.0, f64::max)
+    }
 }
 
 /// A lock whose holder panicked still guards whole values: they are replaced, never changed in place.
@@ -165,18 +175,18 @@ impl Predictor {
     fn memory_of(&self, job: &Job, profiles: &Profiles, cut: &Cut) -> Result<Vec<Memory>, PredictError> {
         let saved = self.saved(job)?;
         let moments = self.moments(&memory::Play::of(job.layout, cut.chunks()))?;
-        let layers = profiles.functions.iter().zip(&profiles.layer).filter(|(_, layer)| **layer);
+        let parameters: Vec<_> = profiles.functions.iter().map(|f| f.parameters).collect();
         let functions = memory::Functions {
             saved: &saved,
-            parameters: profiles.functions.iter().map(|f| f.parameters).collect(),
+            parameters: &parameters,
             layer: &profiles.layer,
-            boundary: layers.map(|(f, _)| f.boundary_bytes).fold(0.0, f64::max),
+            boundary: profiles.boundary_bytes(),
         };
         Ok(memory::memory(job, &functions, &data(job), cut, &moments))
     }
 
     /// When stages hold most.
-    fn moments(&self, play: &memory::Play) -> Result<Arc<memory::Moments>, PredictError> {
+    pub(crate) fn moments(&self, play: &memory::Play) -> Result<Arc<memory::Moments>, PredictError> {
         if let Some(found) = lock(&self.moments).get(play) {
             return Ok(found.clone());
         }
@@ -185,7 +195,7 @@ impl Predictor {
         Ok(made)
     }
 
-    fn saved(&self, job: &Job) -> Result<Arc<Vec<Saved>>, PredictError> {
+    pub(crate) fn saved(&self, job: &Job) -> Result<Arc<Vec<Saved>>, PredictError> {
         let dropout = job.says.dropout == Some(true);
         let (profile_key, policy) = profile_key(job);
         let m = &job.stack.habits.memory;
@@ -226,6 +236,11 @@ impl Predictor {
     /// # Errors
     /// As [`Predictor::predict`].
     pub fn prepare(&self, job: &Job) -> Result<Ready, PredictError> {
+        self.prepare_at(job, placements(job)?)
+    }
+
+    /// The same with the places of the layout's groups known.
+    pub(crate) fn prepare_at(&self, job: &Job, placements: Vec<(Group, Placement)>) -> Result<Ready, PredictError> {
         let profiles = self.profiles(job)?;
         let l = job.layout;
         let cut = cut_of(job, &profiles)?;
@@ -234,13 +249,8 @@ impl Predictor {
             chunks.iter().map(|calls| units(&profiles, calls, share)).collect()
         };
         let stages = cut.stages.iter().enumerate().map(stage).collect();
-        let generation = match job.stack.habits.attention {
-            AttentionKernel::Flash2 => {
-                stacks::flash2(&job.cluster.device).map_err(|e| PredictError::Json(e.to_string()))?
-            }
-            AttentionKernel::Best | AttentionKernel::Unfused => 1.0,
-        };
-        let (kernels, collectives, placements) = (self.kernels(job)?, self.links(job)?, placements(job)?);
+        let generation = generation(job)?;
+        let (kernels, collectives) = (self.kernels(job)?, self.links(job)?);
         let quoted = Vec::new();
         let mut ready = Ready { profiles, cut, stages, kernels, collectives, placements, generation, quoted };
         let formats = formats(job);
@@ -262,12 +272,19 @@ impl Predictor {
         Ok(made)
     }
 
-    fn profiles(&self, job: &Job) -> Result<Arc<Profiles>, PredictError> {
-        let (habits, shards) = (habits(job), shards(job.layout));
-        let (key, policy) = profile_key(job);
+    pub(crate) fn profiles(&self, job: &Job) -> Result<Arc<Profiles>, PredictError> {
+        let (key, _) = profile_key(job);
         if let Some(found) = lock(&self.profiles).get(&key) {
             return Ok(found.clone());
         }
+        let made = Arc::new(self.profiles_anew(job)?);
+        lock(&self.profiles).insert(key, made.clone());
+        Ok(made)
+    }
+
+    /// Profiles that are not kept: a search makes thousands and comes back to few.
+    pub(crate) fn profiles_anew(&self, job: &Job) -> Result<Profiles, PredictError> {
+        let (habits, shards, policy) = (habits(job), shards(job.layout), policy(&job.layout.recompute));
         let shape = self.shape(job)?;
         let none = profile::Recompute::None;
         let functions = shape.functions.iter().enumerate().map(|(i, f)| {
@@ -276,12 +293,10 @@ impl Predictor {
         });
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let layer = (0..functions.len()).map(|i| shape.is_layer(i)).collect();
-        let made = Arc::new(Profiles { functions, calls: shape.calls.clone(), layer });
-        lock(&self.profiles).insert(key, made.clone());
-        Ok(made)
+        Ok(Profiles { functions, calls: shape.calls.clone(), layer })
     }
 
-    fn kernels(&self, job: &Job) -> Result<Arc<Kernels>, PredictError> {
+    pub(super) fn kernels(&self, job: &Job) -> Result<Arc<Kernels>, PredictError> {
         let device = &job.cluster.device;
         if let Some(found) = lock(&self.kernels).get(&device.id) {
             return Ok(found.clone());
@@ -298,7 +313,7 @@ impl Predictor {
         Ok(made)
     }
 
-    fn links(&self, job: &Job) -> Result<Arc<Collectives>, PredictError> {
+    pub(super) fn links(&self, job: &Job) -> Result<Arc<Collectives>, PredictError> {
         if let Some((_, found)) = lock(&self.links).iter().find(|(c, _)| c == job.cluster) {
             return Ok(found.clone());
         }
@@ -324,7 +339,7 @@ fn missing(job: &Job, what: String) -> PredictError {
     PredictError::Missing { entity: job.key.to_string(), what, instead: "use sizes that a module can have".to_string() }
 }
 
-fn cut_of(job: &Job, profiles: &Profiles) -> Result<Cut, PredictError> {
+pub(crate) fn cut_of(job: &Job, profiles: &Profiles) -> Result<Cut, PredictError> {
     let l = job.layout;
     let schedule = if l.pp > 1 { l.schedule } else { Schedule::OneFOneB };
     cut(&profiles.calls, &profiles.layer, schedule, (l.pp, l.vpp), job.layers_per_stage)
@@ -360,14 +375,7 @@ impl Ready {
         explain: bool,
     ) -> Result<(Vec<Priced>, StepTime), PredictError> {
         let constant = |name, absent| stack.value(name, absent);
-        let factors = Factors {
-            sustained: job.cluster.device.sustained,
-            sustained_eight_bit: job.cluster.device.sustained_eight_bit,
-            products: constant(ConstantName::Products, 1.0),
-            attention: constant(ConstantName::Attention, 1.0) * self.generation,
-            loops: constant(ConstantName::Loops, 1.0),
-            collectives: constant(ConstantName::Collectives, 1.0),
-        };
+        let factors = factors(job, stack, self.generation);
         let manner = manner(job, stack);
         let priced: Vec<Priced> = self.quoted.iter().map(|q| price(q, &factors, &manner)).collect();
         let step = Step {
@@ -399,12 +407,13 @@ impl Ready {
 
     fn pipe(&self, l: &Layout) -> Result<Pipe<'_>, PredictError> {
         let kind = l.schedule.kind();
-        let layers = self.profiles.functions.iter().zip(&self.profiles.layer);
-        let boundary_bytes = layers.filter(|(_, layer)| **layer).map(|(f, _)| f.boundary_bytes).fold(0.0, f64::max);
-        // What tensor-parallel ranks all hold is sent in shares and gathered behind (Megatron's scatter-gather,
-        // DeepSpeed's partitioned activations).
-        let boundary_bytes = if l.sp { boundary_bytes } else { boundary_bytes / l.tp as f64 };
-        Ok(Pipe { kind, stages: &self.stages, boundary_bytes, blocking: kind == Kind::OneForwardOneBackward })
+        let boundary_bytes = sent_on(&self.profiles, l);
+        Ok(Pipe { kind, stages: &self.stages, boundary_bytes, blocking: blocks(kind) })
+    }
+
+    /// Decoder layers of each stage.
+    pub fn layers(&self) -> &[u64] {
+        &self.cut.layers
     }
 
     /// Names of the functions that a step calls.
@@ -417,10 +426,26 @@ impl Ready {
     }
 }
 
+/// Bytes that a rank sends to the next stage. What tensor-parallel ranks all hold is sent in shares and gathered
+/// behind (Megatron's scatter-gather, DeepSpeed's partitioned activations).
+pub(crate) fn sent_on(profiles: &Profiles, l: &Layout) -> f64 {
+    let whole = profiles.boundary_bytes();
+    if l.sp {
+        whole
+    } else {
+        whole / l.tp as f64
+    }
+}
+
+/// Whether stages wait until what they send has arrived.
+pub(crate) fn blocks(kind: Kind) -> bool {
+    kind == Kind::OneForwardOneBackward
+}
+
 /// Bytes that AdamW moves for an element of its share: it reads the gradient, the fp32 master and two moments,
 /// writes master, moments and a bf16 copy (30), and before that the gradient is read for its norm and
 /// cleared after (8).
-const OPTIMIZER_BYTES: f64 = 38.0;
+pub(crate) const OPTIMIZER_BYTES: f64 = 38.0;
 
 fn shards(l: &Layout) -> Shards {
     let context = match l.cp_method {
@@ -480,7 +505,7 @@ fn units(profiles: &Profiles, calls: &[(usize, usize)], share: f64) -> Vec<Unit>
     calls.iter().map(unit).collect()
 }
 
-fn formats(job: &Job) -> Formats {
+pub(super) fn formats(job: &Job) -> Formats {
     let wide = match job.precision {
         Precision::F32 => Format::Fp32,
         Precision::F16 => Format::Fp16,
@@ -490,7 +515,7 @@ fn formats(job: &Job) -> Formats {
     Formats { narrow: job.precision.format(), wide, blocks, tp: job.layout.tp }
 }
 
-fn manner(job: &Job, stack: &Stack) -> Manner {
+pub(super) fn manner(job: &Job, stack: &Stack) -> Manner {
     Manner {
         launch: stack.value(ConstantName::LaunchGap, 0.0),
         tensor_overlap: job.says.tensor_overlap.unwrap_or(job.stack.habits.tensor_overlap),
@@ -500,16 +525,16 @@ fn manner(job: &Job, stack: &Stack) -> Manner {
 
 /// Sizes of the data-parallel groups of dense parameters and of experts: those that share a copy, and those
 /// that hold the same share.
-struct Spread {
+pub(super) struct Spread {
     /// Data ranks (without cp) inside a shard group.
-    inner: u64,
+    pub inner: u64,
     /// Shard groups.
-    outer: u64,
+    pub outer: u64,
     /// The same for experts.
-    expert: [u64; 2],
+    pub expert: [u64; 2],
 }
 
-fn spread(l: &Layout) -> Spread {
+pub(super) fn spread(l: &Layout) -> Spread {
     // A shard group counts dp·cp ranks, cp innermost.
     let inner = (l.shard_group / l.cp).clamp(1, l.dp.max(1));
     let inner = if l.dp.is_multiple_of(inner) { inner } else { 1 };
@@ -520,7 +545,7 @@ fn spread(l: &Layout) -> Spread {
     Spread { inner, outer, expert: [edp / replicas, replicas] }
 }
 
-fn data(job: &Job) -> Data {
+pub(crate) fn data(job: &Job) -> Data {
     let (l, s) = (job.layout, spread(job.layout));
     let dense = l.dp * l.cp;
     let (shard, replicas) = match l.zero {
@@ -543,47 +568,23 @@ fn data(job: &Job) -> Data {
     }
 }
 
-/// Where the groups of a layout sit. The ranks of a stage are experts' ranks, too: those that split experts stand
-/// where the stage's innermost axes do, their data ranks where dp does.
-fn placements(job: &Job) -> Result<Vec<(Group, Placement)>, PredictError> {
-    let (l, s) = (job.layout, spread(job.layout));
-    let axes = |list: &[(&str, u64)]| list.iter().map(|(n, size)| MeshAxis::new(*n, *size)).collect::<Vec<_>>();
-    let order = l.order.unwrap_or(Order::of(job.stack.habits.stages_inside));
-    let of = |role: &Role| match role {
-        Role::Tp => vec![("tp", l.tp)],
-        Role::Cp => vec![("cp", l.cp)],
-        Role::Dp => vec![("shard", s.inner), ("replica", s.outer)],
-        Role::Pp => vec![("pp", l.pp)],
-    };
-    let dense = axes(&order.0.iter().flat_map(of).collect::<Vec<_>>());
-    let stages = order.0.iter().position(|r| *r == Role::Pp).unwrap_or(3);
-    let mut experts = vec![("etp", l.etp), ("ep", l.ep), ("eshard", s.expert[0]), ("ereplica", s.expert[1])];
-    experts.insert(if stages == 3 { 4 } else { stages }, ("pp", l.pp));
-    let experts = axes(&experts);
-    let zero = l.zero == 0;
-    let inside = |axis, name| (Group::Inside(axis), &dense, vec![name]);
-    let groups: Vec<(Group, &Vec<MeshAxis>, Vec<&str>)> = vec![
-        inside(Axis::Tp, "tp"),
-        inside(Axis::Cp, "cp"),
-        (Group::Inside(Axis::Ep), &experts, vec!["ep"]),
-        (Group::Inside(Axis::Etp), &experts, vec!["etp"]),
-        (Group::Shard, &dense, vec!["cp", "shard"]),
-        (Group::Replicas, &dense, if zero { vec!["cp", "shard", "replica"] } else { vec!["replica"] }),
-        (Group::Pipeline, &dense, vec!["pp"]),
-        (Group::ExpertShard, &experts, vec!["eshard"]),
-        (Group::ExpertReplicas, &experts, if zero { vec!["eshard", "ereplica"] } else { vec!["ereplica"] }),
-    ];
-    let mut out = Vec::with_capacity(groups.len());
-    for (group, axes, names) in groups {
-        let size: u64 = axes.iter().filter(|a| names.contains(&a.name.as_str())).map(|a| a.size).product();
-        if size > 1 {
-            let placed = place(job.cluster, axes, &names).map_err(|e| PredictError::Missing {
-                entity: job.cluster.id.clone(),
-                what: format!("a place for this layout ({e})"),
-                instead: "use fewer devices or another cluster".to_string(),
-            })?;
-            out.push((group, placed));
-        }
+/// Time of the stack's attention kernel over the table's.
+pub(super) fn generation(job: &Job) -> Result<f64, PredictError> {
+    match job.stack.habits.attention {
+        AttentionKernel::Flash2 => stacks::flash2(&job.cluster.device).map_err(|e| PredictError::Json(e.to_string())),
+        AttentionKernel::Best | AttentionKernel::Unfused => Ok(1.0),
     }
-    Ok(out)
+}
+
+/// A stack's times over those of the tables.
+pub(super) fn factors(job: &Job, stack: &Stack, generation: f64) -> Factors {
+    let constant = |name| stack.value(name, 1.0);
+    Factors {
+        sustained: job.cluster.device.sustained,
+        sustained_eight_bit: job.cluster.device.sustained_eight_bit,
+        products: constant(ConstantName::Products),
+        attention: constant(ConstantName::Attention) * generation,
+        loops: constant(ConstantName::Loops),
+        collectives: constant(ConstantName::Collectives),
+    }
 }

@@ -211,14 +211,17 @@ fn data_ranks(fix: &Fix, job: &Job, tp: u64, cp: u64, pp: u64, lines: &mut Lines
     }
 }
 
-/// Heads are split into kv groups first and queries of a group then: t = t₀·t₁ with t₀ | g, t₁ | r.
-fn heads(tp: u64, facts: &ModelFacts) -> Result<(), Impossible> {
+/// Whether so many ranks split the heads: kv groups first and queries of a group then, t = t₀·t₁ with t₀ | g, t₁ | r.
+pub fn splits_heads(tp: u64, facts: &ModelFacts) -> bool {
     let (g, r) = (facts.kv_heads, facts.heads / facts.kv_heads.max(1));
-    let splits = |t: u64| divisors(g).iter().any(|t0| t.is_multiple_of(*t0) && r.is_multiple_of(t / t0));
-    if splits(tp) {
+    divisors(g).iter().any(|t0| tp.is_multiple_of(*t0) && r.is_multiple_of(tp / t0))
+}
+
+fn heads(tp: u64, facts: &ModelFacts) -> Result<(), Impossible> {
+    if splits_heads(tp, facts) {
         return Ok(());
     }
-    let works = list(divisors(facts.heads).into_iter().filter(|t| splits(*t)).collect());
+    let works = list(divisors(facts.heads).into_iter().filter(|t| splits_heads(*t, facts)).collect());
     Err(Impossible::Heads { tp, heads: facts.heads, kv_heads: facts.kv_heads, works })
 }
 
@@ -408,7 +411,7 @@ fn positions(
 }
 
 /// Divisors in rising order.
-fn divisors(n: u64) -> Vec<u64> {
+pub fn divisors(n: u64) -> Vec<u64> {
     let low: Vec<u64> = (1..).take_while(|d| d * d <= n).filter(|d| n.is_multiple_of(*d)).collect();
     let high = low.iter().rev().map(|d| n / d).filter(|d| d * d > n);
     low.iter().copied().chain(high).collect()

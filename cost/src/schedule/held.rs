@@ -3,6 +3,7 @@
 //! A forward through a chunk adds what the backward will read, the end of its backward takes it away. Whatever the
 //! chunks save, a stage holds most at one of few moments: those at which no other holds as much of every chunk.
 
+use super::build::check;
 use super::{schedule, Kind, ScheduleError, Step, Work};
 
 /// A moment of a stage.
@@ -21,6 +22,17 @@ pub struct Moment {
 /// # Errors
 /// As [`schedule`].
 pub fn fullest(kind: Kind, stages: u32, chunks: u32, microbatches: u32) -> Result<Vec<Vec<Moment>>, ScheduleError> {
+    check(kind, stages, chunks, microbatches)?;
+    // One by one, or all forwards first: no need to walk through them.
+    let same = match kind {
+        Kind::Naive => Some(0),
+        Kind::GPipe => Some(microbatches - 1),
+        _ => None,
+    };
+    if let Some(most) = same {
+        let both = [false, true].map(|backward| Moment { held: vec![most], chunk: 0, backward });
+        return Ok(vec![both.to_vec(); stages as usize]);
+    }
     let steps = schedule(kind, stages, chunks, microbatches)?;
     Ok(steps.iter().map(|s| of_stage(s, chunks as usize)).collect())
 }

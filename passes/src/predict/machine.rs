@@ -39,10 +39,11 @@ impl Rates for Machine<'_> {
 
     fn transfer(&self, kind: Kind, group: Group, bytes: f64) -> Transfer {
         let Some(placement) = self.placement(group) else {
-            return Transfer { seconds: 0.0, tier: 0, load: 0.0, how: How::Interpolated };
+            return Transfer { seconds: 0.0, tier: 0, load: 0.0, network: false, how: How::Interpolated };
         };
         let t = self.collectives.seconds(kind, placement, bytes);
-        Transfer { seconds: t.seconds, tier: t.tier as u16, load: t.load as f32, how: t.how }
+        let network = placement.spans.iter().any(|s| s.members > 1 && s.medium == Medium::Network);
+        Transfer { seconds: t.seconds, tier: t.tier as u16, load: t.load as f32, network, how: t.how }
     }
 
     /// A token crosses the network once for each node, and goes on inside it to each rank. Both parts are

@@ -57,6 +57,8 @@ pub struct Transfer {
     pub tier: u16,
     /// Share of that link that it takes when alone, 0–1.
     pub load: f32,
+    /// Whether that is a network: beyond the ranks that write into one another's memory.
+    pub network: bool,
     /// How the time was got.
     pub how: How,
 }

@@ -197,7 +197,9 @@ fn quotes(items: &[Item], rates: &impl Rates, formats: &Formats, side: Side, bus
                 };
                 let product = |p: &Product| rates.product(&Product { format, ..*p }).seconds;
                 let behind = if let Behind::Product(p) = &m.behind { product(p) } else { 0.0 };
-                let beside = m.beside.as_ref().map(product);
+                // Pieces go straight into other ranks' memory (Transformer Engine's user buffers), which ends where a
+                // network begins.
+                let beside = m.beside.as_ref().filter(|_| !one.network).map(product);
                 (Quote::Message { message: *m, one, behind, beside }, one.how)
             }
         };

@@ -23,7 +23,7 @@ impl Rates for Plain {
         Time { seconds: bytes / 100.0, how: How::Roofline }
     }
     fn transfer(&self, _: Kind, _: Group, bytes: f64) -> Transfer {
-        Transfer { seconds: bytes / 10.0, tier: 1, load: 1.0, how: How::Roofline }
+        Transfer { seconds: bytes / 10.0, tier: 1, load: 1.0, network: false, how: How::Roofline }
     }
 }
 
@@ -127,7 +127,7 @@ fn hybrid_sharding_adds_a_reduction_between_replicas() {
 #[test]
 fn experts_products_are_launched_one_by_one_and_their_operands_brought_to_the_format() {
     let product = Product { format: Format::Bf16, m: 2.0, n: 2.0, k: 2.0, count: 4.0, accumulate: false };
-    let item = Item { value: "up".to_string(), work: Work::Product { product, weights: true } };
+    let item = Item::new("up".to_string(), Work::Product { product, weights: true });
     let both = Profile { forward: vec![item.clone()], backward_weight: vec![item], ..Profile::default() };
     let ones = Factors {
         sustained: 1.0,

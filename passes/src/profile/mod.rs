@@ -152,6 +152,15 @@ pub struct Item {
     pub value: String,
     /// What is to be done.
     pub work: Work,
+    /// Whether it is of experts: what ep and etp change.
+    pub expert: bool,
+}
+
+impl Item {
+    /// Work that is not of experts.
+    pub(crate) fn new(value: String, work: Work) -> Item {
+        Item { value, work, expert: false }
+    }
 }
 
 /// A function's trainable parameters, as one rank uses them.
@@ -188,6 +197,13 @@ pub struct Profile {
     pub attention_flops_causal: f64,
     /// Bytes of the activation that goes to the next function, on one rank.
     pub boundary_bytes: f64,
+}
+
+impl Profile {
+    /// The lists that a walk makes.
+    fn lists(&mut self) -> [&mut Vec<Item>; 3] {
+        [&mut self.forward, &mut self.backward_input, &mut self.backward_weight]
+    }
 }
 
 /// Why a function has no profile.

@@ -59,10 +59,10 @@ impl Walk<'_> {
             permute = (permute.0 + bytes + sent, 2.0);
         }
         let value = self.f.value(node.results[0]).name.clone();
-        let permute = Item { value: value.clone(), work: Work::Loop { bytes: permute.0, launches: permute.1 } };
+        let permute = Item::new(value.clone(), Work::Loop { bytes: permute.0, launches: permute.1 });
         let message = |kind: Kind, axis: Axis, bytes: f64, spread: Option<Spread>| {
             let m = Message { kind, axis, bytes, count: 1.0, behind: Behind::Nothing, beside: None, spread };
-            Item { value: value.clone(), work: Work::Message(m) }
+            Item::new(value.clone(), Work::Message(m))
         };
         let exchange = (s.ep > 1).then(|| message(Kind::AllToAll, Axis::Ep, sent, spread));
         let wide = |kind: Kind| (s.etp > 1).then(|| message(kind, Axis::Etp, bytes * s.etp as f64, None));

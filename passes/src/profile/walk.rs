@@ -181,6 +181,7 @@ impl<'a> Walk<'a> {
         let node = &self.f.nodes[i];
         let split = self.split(i);
         let routing = self.routes(node);
+        let before = self.out.lists().map(|list| list.len());
         if routing.is_none() {
             self.operands(i, &split);
         }
@@ -201,6 +202,11 @@ impl<'a> Walk<'a> {
             (Template::Collective | Template::Call, None) => {}
         }
         self.inner(i, &split);
+        if split.expert || routing.is_some() {
+            for (list, before) in self.out.lists().into_iter().zip(before) {
+                list[before..].iter_mut().for_each(|item| item.expert = true);
+            }
+        }
         for r in &self.f.nodes[i].results {
             let dims = names(self.f.ty(*r));
             let reduces = split.takes != Takes::None
@@ -265,7 +271,7 @@ impl<'a> Walk<'a> {
             beside: None,
             spread: None,
         });
-        Item { value: self.f.value(v).name.clone(), work }
+        Item::new(self.f.value(v).name.clone(), work)
     }
 
     /// Bytes of a value that the tensor-parallel ranks hold together.
@@ -285,7 +291,7 @@ impl<'a> Walk<'a> {
         self.out.product_flops += 2.0 * global.iter().product::<f64>();
         let p = Product { format: Format::Bf16, m, n, k, count, accumulate: false };
         let name = self.f.value(node.results[0]).name.clone();
-        let item = |product: Product| Item { value: name.clone(), work: Work::Product { product, weights } };
+        let item = |product: Product| Item::new(name.clone(), Work::Product { product, weights });
         let input_gradient = Product { m, n: k, k: n, ..p };
         let weight_gradient = Product { m: n, n: k, k: m, accumulate: weights && self.habits.accumulate_fp32, ..p };
         let input = node.inputs[left];
@@ -370,7 +376,7 @@ impl<'a> Walk<'a> {
         };
         let value = self.f.value(node.results[0]).name.clone();
         if self.habits.attention != AttentionKernel::Unfused {
-            let item = |a: Attention| Item { value: value.clone(), work: Work::Attention { attention: a, count } };
+            let item = |a: Attention| Item::new(value.clone(), Work::Attention { attention: a, count });
             self.out.forward.push(item(one));
             self.out.backward_input.push(item(Attention { backward: true, ..one }));
         } else {
@@ -393,7 +399,7 @@ impl<'a> Walk<'a> {
             product: Product { format: Format::Bf16, m, n: n_, k, count: n, accumulate: false },
             weights: false,
         };
-        let named = |part: &str, work: Work| Item { value: format!("attention.{part}"), work };
+        let named = |part: &str, work: Work| Item::new(format!("attention.{part}"), work);
         let bytes = 2.0 * n * a.queries * a.keys;
         self.out.forward.extend([
             named("qk", p(a.queries, a.keys, a.head_dim)),
@@ -417,9 +423,9 @@ impl<'a> Walk<'a> {
     /// Messages of context parallelism, given one rank's bytes of queries with outputs, and of keys with values.
     fn context(&mut self, value: &str, queries: f64, keys: f64) {
         let cp = self.shards.cp as f64;
-        let message = |kind: Kind, bytes: f64, count: f64, behind: Behind| Item {
-            value: value.to_string(),
-            work: Work::Message(Message { kind, axis: Axis::Cp, bytes, count, behind, beside: None, spread: None }),
+        let message = |kind: Kind, bytes: f64, count: f64, behind: Behind| {
+            let m = Message { kind, axis: Axis::Cp, bytes, count, behind, beside: None, spread: None };
+            Item::new(value.to_string(), Work::Message(m))
         };
         let (forward, backward) = match self.shards.context {
             // Gradients of keys and values travel with them on the way back.
@@ -450,20 +456,20 @@ impl<'a> Walk<'a> {
         let rows: f64 = node.results.iter().map(|r| loops::local_bytes(self.f.ty(*r), split)).sum();
         let value = self.f.value(node.results[0]).name.clone();
         let work = Work::Loop { bytes: 2.0 * rows, launches: 1.0 };
-        self.out.forward.push(Item { value: value.clone(), work });
+        self.out.forward.push(Item::new(value.clone(), work));
         let back = Work::Loop { bytes: 3.0 * rows, launches: 1.0 };
-        self.out.backward_weight.push(Item { value, work: back });
+        self.out.backward_weight.push(Item::new(value, back));
     }
 
     fn push_loop(&mut self, i: usize, t: loops::Traffic) {
         let value = self.f.nodes[i].results.first().map_or(String::new(), |r| self.f.value(*r).name.clone());
         if t.forward_launches > 0.0 {
             let work = Work::Loop { bytes: t.forward, launches: t.forward_launches };
-            self.out.forward.push(Item { value: value.clone(), work });
+            self.out.forward.push(Item::new(value.clone(), work));
         }
         if t.backward_launches > 0.0 {
             let work = Work::Loop { bytes: t.backward, launches: t.backward_launches };
-            self.out.backward_input.push(Item { value, work });
+            self.out.backward_input.push(Item::new(value, work));
         }
     }
 
@@ -492,7 +498,7 @@ impl<'a> Walk<'a> {
             beside: None,
             spread: None,
         };
-        self.out.forward.push(Item { value: self.f.value(*r).name.clone(), work: Work::Message(message) });
+        self.out.forward.push(Item::new(self.f.value(*r).name.clone(), Work::Message(message)));
     }
 
     /// Sums of cotangents of values that several nodes read.
@@ -521,7 +527,7 @@ impl<'a> Walk<'a> {
             // A compiler adds the other cotangent where one is made: it is read once more.
             let (passes, launches) = if self.habits.fusion == Fusion::Compiled { (1.0, 0.0) } else { (3.0, extra) };
             let work = Work::Loop { bytes: passes * bytes * extra, launches };
-            self.out.backward_input.push(Item { value: self.f.value(v).name.clone(), work });
+            self.out.backward_input.push(Item::new(self.f.value(v).name.clone(), work));
         }
     }
 
