@@ -1,6 +1,7 @@
 //! Search, in the breadth that execution has so far: the mesh over dp, fsdp and tp (with sequence
 //! parallelism), chosen by the roofline of the partitioned step; strategies by roles.
 
+pub mod inner;
 mod roles;
 mod sample;
 
