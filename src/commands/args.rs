@@ -9,8 +9,12 @@ use std::path::PathBuf;
 const MOST: usize = 1 << 30;
 
 /// What is built: the layout, the sizes and the element type.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Build {
+    /// A plan for this-machine: its degrees, batch, sequence and precision; what execution does not have yet is
+    /// refused by its key
+    #[arg(long, value_name = "plan.json", conflicts_with = "mesh")]
+    pub plan: Option<PathBuf>,
     /// Degrees of the mesh axes: dp replicates, fsdp shards parameters, tp splits heads, MLP and
     /// vocabulary; sp=0 turns off the split of positions over tp
     #[arg(long, value_name = "dp=D,fsdp=F,tp=T")]

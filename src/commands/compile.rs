@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Compile a model into an executable file
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  autoshard compile examples/tiny-llama --devices 8 -o tiny.asx\n  autoshard run tiny.asx"
+    after_help = "Examples:\n  autoshard compile examples/tiny-llama --devices 8 -o tiny.asx\n  autoshard run tiny.asx\n  autoshard compile examples/tiny-llama --plan plan.json -o tiny.asx"
 )]
 pub struct Args {
     /// A Hugging Face config.json, a folder holding one, or a .shard file

@@ -1,7 +1,7 @@
 //! From arguments to something that can run: a model that is planned and compiled, or an `.asx` file.
 
 use super::args::{self, Build};
-use super::{folder, mesh, Failure};
+use super::{folder, mesh, why, Failure};
 use autoshard::artifact::{self, Artifact, DataSource, RunOptions, WeightsSource};
 use autoshard::compile::{self, Executable, Options};
 use autoshard::hardware::Preset;
@@ -11,6 +11,7 @@ use autoshard::ir::DType;
 use autoshard::model::{Model, StepShape};
 use autoshard::passes::autodiff::AdamW;
 use autoshard::passes::search::{Candidate, Degrees};
+use autoshard::planfile;
 use autoshard::report;
 use autoshard::weights::Checkpoint;
 use std::fmt::Display;
@@ -121,9 +122,29 @@ fn starts_as_json(path: &Path) -> bool {
     read.is_err() || head.trim_ascii_start().starts_with(b"{")
 }
 
+/// What a plan asks for, as the flags that say the same. Flags beside it may only repeat it.
+fn planned(path: &Path, build: &Build, file: &Path) -> Result<Build, Failure> {
+    let plan = why::read(file)?;
+    plan.model.check(path).map_err(|e| Failure::Failed(format!("{}: {e}", file.display())))?;
+    let asked = planfile::execution(&plan).map_err(|e| Failure::Failed(format!("{}: {e}", file.display())))?;
+    agree(file, "--batch", build.batch, asked.batch)?;
+    agree(file, "--seq-len", build.seq_len, asked.seq_len)?;
+    agree(file, "--precision", build.precision.as_deref(), asked.precision)?;
+    agree(file, "--devices", build.devices, mesh::ranks(&asked.degrees)?)?;
+    Ok(Build {
+        mesh: Some(report::degrees(&asked.degrees)),
+        batch: Some(asked.batch),
+        seq_len: Some(asked.seq_len),
+        precision: Some(asked.precision.to_string()),
+        ..build.clone()
+    })
+}
+
 /// Plans and compiles a model.
 pub fn from_model(path: &Path, build: &Build) -> Result<Job, Failure> {
     args::target(build.target.as_deref())?;
+    let planned = build.plan.as_deref().map(|file| planned(path, build, file)).transpose()?;
+    let build = planned.as_ref().unwrap_or(build);
     let precision = build.precision.as_deref().map(args::precision).transpose()?;
     let (degrees, devices) = layout(build)?;
     check_kind(path)?;
@@ -185,9 +206,11 @@ fn from_config(
 ) -> Result<Model, Failure> {
     let config = import::load(path)?;
     let longest = config.max_positions.min(4096);
-    let (seq_len, why) = chosen(build.seq_len, "--seq-len", run.seq_len, longest, "min(4096, max_position_embeddings)");
+    let flag = |name: &'static str| if build.plan.is_some() { "--plan" } else { name };
+    let (seq_len, why) =
+        chosen(build.seq_len, flag("--seq-len"), run.seq_len, longest, "min(4096, max_position_embeddings)");
     let (batch, why_batch) = match (build.batch, degrees, build.devices) {
-        (Some(b), ..) => (b, "--batch"),
+        (Some(b), ..) => (b, flag("--batch")),
         (None, Some(d), _) => (d.dp * d.fsdp, "one sequence per data rank"),
         (None, None, Some(n)) => (n, "one sequence per device"),
         (None, None, None) => (1, "one sequence per data rank"),
@@ -195,7 +218,7 @@ fn from_config(
     let dtype = precision.unwrap_or(DType::F32);
     settings.push(("batch", batch.to_string(), why_batch.to_string()));
     settings.push(("seq-len", seq_len.to_string(), why.to_string()));
-    settings.push(("precision", dtype.to_string(), given(precision.is_some(), "--precision")));
+    settings.push(("precision", dtype.to_string(), given(precision.is_some(), flag("--precision"))));
     let mut model = Model::from_config(path, &config, StepShape { batch, seq_len, dtype })?;
     if seq_len > config.max_positions {
         model.notes.push(format!(
@@ -262,6 +285,10 @@ fn title(model: &Model) -> String {
 
 /// Reads an `.asx` file. What it was compiled for can be repeated by flags, not changed.
 pub fn from_artifact(path: &Path, build: &Build, own_data: bool) -> Result<Job, Failure> {
+    if build.plan.is_some() {
+        let why = "an .asx file holds the plan that it was made by; leave --plan out";
+        return Err(Failure::Usage(format!("{}: {why}", path.display())));
+    }
     args::target(build.target.as_deref())?;
     let precision = build.precision.as_deref().map(args::precision).transpose()?;
     let (degrees, _) = layout(build)?;

@@ -7,6 +7,7 @@ mod accuracy;
 mod args;
 mod calibrate;
 mod compile;
+mod diff;
 mod folder;
 mod hardware;
 mod inspect;
@@ -17,6 +18,7 @@ mod plan;
 mod progress;
 mod run;
 mod validate;
+mod why;
 
 pub use autoshard::words::suggestion;
 use clap::{Parser, Subcommand};
@@ -38,6 +40,8 @@ enum Command {
     Inspect(inspect::Args),
     Hardware(hardware::Args),
     Plan(Box<plan::Args>),
+    Why(why::Args),
+    Diff(diff::Args),
     Validate(validate::Args),
     Accuracy(accuracy::Args),
     Calibrate(calibrate::Args),
@@ -66,6 +70,8 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Hardware(args) => hardware::hardware(&args),
         Command::Plan(args) => plan::plan(&args),
+        Command::Why(args) => why::why(&args),
+        Command::Diff(args) => diff::diff(&args),
         Command::Validate(args) => validate::validate(&args),
         Command::Accuracy(args) => accuracy::accuracy(&args),
         Command::Calibrate(args) => calibrate::calibrate(&args),

@@ -4,6 +4,10 @@
 //! at a micro-batch's sizes, profiles of their functions. A prediction then prices the profiles and plays the
 //! step.
 
+mod explain;
+
+pub use explain::{Told, ToldMessage, When};
+
 use super::cut::{cut, Cut};
 use super::places::placements;
 use super::shaped::Shape;

@@ -9,6 +9,7 @@
 //! A profile holds sizes, never times: it is the same for every device, and is priced by [`crate::predict`].
 //! Sizes are real numbers, because a share need not be whole.
 
+mod explain;
 mod live;
 pub(crate) mod loops;
 mod messages;
@@ -20,6 +21,7 @@ mod saved;
 mod tests;
 mod walk;
 
+pub use explain::{explain, Carried, Explained, Holding, Left};
 pub use recompute::{Part, Recompute};
 pub use roles::Shards;
 pub use saved::{saved, Held, Peak, Saved, Storage};

@@ -53,6 +53,17 @@ pub fn profile(
     habits: &Habits,
     policy: &Recompute,
 ) -> Result<Profile, ProfileError> {
+    let mut walk = walked(forward, shards, habits)?;
+    walk.sums();
+    Ok(walk.finish(policy))
+}
+
+/// The walk when it has seen every node.
+pub(super) fn walked<'a>(
+    forward: &'a Forward,
+    shards: &'a Shards,
+    habits: &'a Habits,
+) -> Result<Walk<'a>, ProfileError> {
     let f = &forward.f;
     let mut walk = Walk::new(forward, shards, habits);
     let groups = loops::groups(&walk, habits.fusion);
@@ -62,8 +73,7 @@ pub fn profile(
         }
         walk.node(i, &groups).map_err(|message| walk.error(i, message))?;
     }
-    walk.sums();
-    Ok(walk.finish(policy))
+    Ok(walk)
 }
 
 /// Facts about a function, and the profile in the making.
@@ -81,7 +91,7 @@ pub(super) struct Walk<'a> {
     pub weight: Vec<bool>,
     /// Values whose cotangent is wanted.
     pub active: Vec<bool>,
-    state: Vec<State>,
+    pub(super) state: Vec<State>,
     /// Changes of state that are already there: a value is gathered once for all its readers.
     moved: Vec<(ValueId, State)>,
     /// The same for cotangents.
@@ -581,7 +591,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The first node that uses a parameter with activations.
-    fn user(&self, v: ValueId) -> Option<usize> {
+    pub(super) fn user(&self, v: ValueId) -> Option<usize> {
         let mut at = v;
         loop {
             let reader = *self.readers[at.0 as usize].first()?;
