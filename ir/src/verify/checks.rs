@@ -6,7 +6,7 @@ use crate::mesh::Mesh;
 
 /// Largest number of elements of a tensor, and of ranks of a mesh: far above any machine, and far
 /// below where products of two such numbers by an element size overflow.
-const MAX_ELEMENTS: usize = 1 << 48;
+pub const MAX_ELEMENTS: usize = 1 << 48;
 
 /// Axes as types print them: `dp·fsdp`.
 pub(crate) fn join_axes(axes: &[Axis]) -> String {

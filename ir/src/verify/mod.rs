@@ -11,7 +11,7 @@
 mod checks;
 mod states;
 
-pub use checks::{check_attr, check_mesh, check_strategy, check_type, missing_attr};
+pub use checks::{check_attr, check_mesh, check_strategy, check_type, missing_attr, MAX_ELEMENTS};
 pub(crate) use checks::{join_axes, join_types};
 pub use states::infer_states;
 

@@ -1,9 +1,10 @@
 //! What a profile was made from, for people who ask why: which axis carries each factor of a node, and how the
 //! tensor-parallel ranks hold each value.
 
+use super::forward::Forward;
 use super::messages::State;
 use super::roles::{Shards, Split, Takes};
-use super::walk::{walked, Forward};
+use super::walk::walked;
 use super::{Axis, ProfileError};
 use autoshard_cost::stack::Habits;
 use autoshard_ir::core::{Def, Factor, FactorKind, ValueId};

@@ -5,6 +5,7 @@
 //! of that. Where nothing is fused ([`Fusion::Eager`]) a composite is one kernel for each primitive of its
 //! body, unless the framework has a library kernel for it.
 
+use super::forward::Forward;
 use super::roles::Split;
 use super::walk::Walk;
 use autoshard_cost::stack::Fusion;
@@ -35,21 +36,21 @@ fn is_loop(n: &Node) -> bool {
 }
 
 /// For each node, the group that it is in: the index of the group's last node.
-pub(super) fn groups(walk: &Walk, fusion: Fusion) -> Vec<usize> {
-    let f = walk.f;
+pub(super) fn groups(forward: &Forward, fusion: Fusion) -> Vec<usize> {
+    let f = &forward.f;
     let mut group: Vec<usize> = (0..f.nodes.len()).collect();
     if fusion == Fusion::Eager {
         return group;
     }
     for (i, n) in f.nodes.iter().enumerate() {
-        if !is_loop(n) || walk.idle[i] {
+        if !is_loop(n) || forward.idle[i] {
             continue;
         }
         for v in &n.inputs {
             let Def::Result(p, _) = f.value(*v).def else { continue };
             let producer = f.node(p);
             let at = p.0 as usize;
-            let alone = walk.readers[v.0 as usize].len() == 1;
+            let alone = forward.readers[v.0 as usize].len() == 1;
             let primitive = matches!(producer.op.semantics, Semantics::Primitive(_));
             let joins = match fusion {
                 Fusion::Eager => false,
@@ -57,7 +58,7 @@ pub(super) fn groups(walk: &Walk, fusion: Fusion) -> Vec<usize> {
                 Fusion::Fused => alone && primitive,
                 Fusion::Compiled => true,
             };
-            if is_loop(producer) && !walk.idle[at] && joins && same_space(f, n, producer) {
+            if is_loop(producer) && !forward.idle[at] && joins && same_space(f, n, producer) {
                 let (from, to) = (group[at], group[i]);
                 for g in group.iter_mut().filter(|g| **g == from) {
                     *g = to;

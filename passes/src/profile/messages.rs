@@ -2,6 +2,7 @@
 
 use super::roles::Takes;
 use autoshard_cost::collectives::Kind;
+use autoshard_ir::core::Dim;
 
 /// How the tensor-parallel ranks hold a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +16,8 @@ pub(super) enum State {
 }
 
 /// The state in which a node wants an operand with these dimensions.
-pub(super) fn wanted(takes: Takes, dims: &[String]) -> State {
-    if dims.iter().any(|d| takes.splits(d)) {
+pub(super) fn wanted(takes: Takes, dims: &[Dim]) -> State {
+    if dims.iter().any(|d| takes.splits(&d.name)) {
         State::Split(takes)
     } else {
         State::Whole

@@ -9,7 +9,9 @@
 //! A profile holds sizes, never times: it is the same for every device, and is priced by [`crate::predict`].
 //! Sizes are real numbers, because a share need not be whole.
 
+mod batch;
 mod explain;
+mod forward;
 mod live;
 pub(crate) mod loops;
 mod messages;
@@ -21,11 +23,13 @@ mod saved;
 mod tests;
 mod walk;
 
+pub use batch::between;
 pub use explain::{explain, Carried, Explained, Holding, Left};
+pub use forward::Forward;
 pub use recompute::{Part, Recompute};
 pub use roles::Shards;
 pub use saved::{saved, Held, Peak, Saved, Storage};
-pub use walk::{profile, Forward};
+pub use walk::profile;
 
 use autoshard_cost::collectives::Kind;
 use autoshard_cost::kernels::{Attention, Product};

@@ -68,31 +68,44 @@ pub(super) struct Split<'a> {
     kv_heads: Option<f64>,
 }
 
-impl<'a> Split<'a> {
-    pub(super) fn of(rule: &Rule, shards: &'a Shards) -> Split<'a> {
+/// What of a node's factors an axis may split.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traits {
+    /// Whether it is over the slots of experts.
+    expert: bool,
+    heads: bool,
+    width: bool,
+    vocabulary: bool,
+    positions: bool,
+    kv_heads: Option<f64>,
+}
+
+impl Traits {
+    pub(super) fn of(rule: &Rule) -> Traits {
         let has = |name: &str| rule.factor(name).is_some();
-        let expert = has("E") && has("c");
-        let takes = if expert {
-            if has("f") && shards.etp > 1 {
-                Takes::Width
-            } else {
-                Takes::None
-            }
-        } else if shards.tp == 1 {
-            Takes::None
-        } else if has("g") || has("r") {
-            Takes::Heads
-        } else if has("f") {
-            Takes::Width
-        } else if has("v") {
-            Takes::Vocabulary
-        } else if shards.sp && has("s") {
-            Takes::Positions
-        } else {
-            Takes::None
+        Traits {
+            expert: has("E") && has("c"),
+            heads: has("g") || has("r"),
+            width: has("f"),
+            vocabulary: has("v"),
+            positions: has("s"),
+            kv_heads: rule.factor("g").map(|g| rule.factors[g].size as f64),
+        }
+    }
+}
+
+impl<'a> Split<'a> {
+    pub(super) fn of(node: &Traits, shards: &'a Shards) -> Split<'a> {
+        let takes = match () {
+            () if node.expert && node.width && shards.etp > 1 => Takes::Width,
+            () if node.expert || shards.tp == 1 => Takes::None,
+            () if node.heads => Takes::Heads,
+            () if node.width => Takes::Width,
+            () if node.vocabulary => Takes::Vocabulary,
+            () if node.positions && shards.sp => Takes::Positions,
+            () => Takes::None,
         };
-        let kv_heads = rule.factor("g").map(|g| rule.factors[g].size as f64);
-        Split { shards, takes, expert, kv_heads }
+        Split { shards, takes, expert: node.expert, kv_heads: node.kv_heads }
     }
 
     /// How many ranks share a dimension of this name in this node.

@@ -11,10 +11,11 @@
 //!
 //! Checked against Korthikanti et al. 2022 (arXiv 2205.05198, sections 4.1-4.2, table 2) in `tests/memory.rs`.
 
-use super::loops::{self, local_bytes};
+use super::forward::Forward;
+use super::loops::local_bytes;
 use super::recompute::{Part, Recompute};
 use super::roles::Shards;
-use super::walk::{Forward, Walk};
+use super::walk::Walk;
 use super::ProfileError;
 use autoshard_cost::stack::{AttentionKernel, Fusion, Habits, LossKernel};
 use autoshard_ir::core::{Def, Function, GradArg, Gradient, Linearity, Semantics, Template, ValueId};
@@ -96,7 +97,7 @@ pub fn saved(
     storage: &Storage,
 ) -> Result<Saved, ProfileError> {
     let walk = Walk::new(forward, shards, habits);
-    let tape = Tape::new(&walk, storage)?;
+    let tape = Tape::new(&walk, forward.groups(habits.fusion), storage)?;
     let whole = tape.held(&Recompute::None);
     let policy = if *policy == Recompute::None { whole.clone() } else { tape.held(policy) };
     Ok(Saved { function: forward.f.name.clone(), whole, policy, matrices: tape.matrices() })
@@ -156,9 +157,8 @@ pub(super) struct Tape<'w, 'f> {
 }
 
 impl<'w, 'f> Tape<'w, 'f> {
-    fn new(walk: &'w Walk<'f>, storage: &Storage) -> Result<Tape<'w, 'f>, ProfileError> {
+    fn new(walk: &'w Walk<'f>, groups: &[usize], storage: &Storage) -> Result<Tape<'w, 'f>, ProfileError> {
         let n = walk.f.values.len();
-        let groups = loops::groups(walk, walk.habits.fusion);
         let mut tape = Tape {
             walk,
             storage: *storage,

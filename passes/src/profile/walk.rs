@@ -1,47 +1,17 @@
 //! The walk over a function's nodes.
 
+use super::forward::{error, is_activation, Forward};
 use super::loops;
 use super::messages::{change, cotangent_of, cotangent_target, wanted, State};
 use super::recompute::{again, Recompute};
-use super::roles::{Shards, Split, Takes};
+use super::roles::{Shards, Split, Takes, Traits};
 use super::{Axis, Behind, Context, Item, Message, Parameters, Profile, ProfileError, Work};
 use autoshard_cost::collectives::Kind;
 use autoshard_cost::device::Format;
 use autoshard_cost::kernels::{Attention, Product};
 use autoshard_cost::stack::{AttentionKernel, Fusion, Habits};
-use autoshard_ir::core::{Def, Function, Linearity, Node, Rule, Template, Type, ValueId};
-use autoshard_ir::{ops, DType};
-
-/// A forward function at the sizes of one micro-batch (all ranks that share it), with the rules of its nodes: what
-/// all layouts share.
-#[derive(Clone, Debug)]
-pub struct Forward {
-    /// The function.
-    pub f: Function,
-    /// By node; None for calls.
-    pub rules: Vec<Option<Rule>>,
-}
-
-impl Forward {
-    /// Reads the rules.
-    ///
-    /// # Errors
-    /// A node whose rule does not hold.
-    pub fn new(f: Function) -> Result<Forward, ProfileError> {
-        let rule = |n: &Node| {
-            let types: Vec<&Type> = n.inputs.iter().map(|v| f.ty(*v)).collect();
-            let rule = if n.callee.is_some() { None } else { Some(ops::rule(n.op, &types, &n.attrs)) };
-            rule.transpose().map_err(|message| error(&f, n, message))
-        };
-        let rules = f.nodes.iter().map(rule).collect::<Result<Vec<_>, _>>()?;
-        Ok(Forward { f, rules })
-    }
-}
-
-fn error(f: &Function, node: &Node, message: String) -> ProfileError {
-    let value = node.results.first().map_or("", |r| &f.value(*r).name).to_string();
-    ProfileError::Node { function: f.name.clone(), value, message }
-}
+use autoshard_ir::core::{Def, Function, Linearity, Node, Rule, Template, ValueId};
+use autoshard_ir::DType;
 
 /// What one rank does for a function.
 ///
@@ -66,12 +36,12 @@ pub(super) fn walked<'a>(
 ) -> Result<Walk<'a>, ProfileError> {
     let f = &forward.f;
     let mut walk = Walk::new(forward, shards, habits);
-    let groups = loops::groups(&walk, habits.fusion);
+    let groups = forward.groups(habits.fusion);
     for i in 0..f.nodes.len() {
         if walk.idle[i] {
             continue;
         }
-        walk.node(i, &groups).map_err(|message| walk.error(i, message))?;
+        walk.node(i, groups).map_err(|message| walk.error(i, message))?;
     }
     Ok(walk)
 }
@@ -83,14 +53,12 @@ pub(super) struct Walk<'a> {
     pub habits: &'a Habits,
     /// By node; None for calls.
     pub rules: &'a [Option<Rule>],
-    /// Nodes that do nothing on activations.
-    pub idle: Vec<bool>,
-    /// Nodes that read each value.
-    pub readers: Vec<Vec<usize>>,
-    /// Values that depend on parameters and constants alone.
-    pub weight: Vec<bool>,
-    /// Values whose cotangent is wanted.
-    pub active: Vec<bool>,
+    /// As in [`Forward`].
+    pub traits: &'a [Traits],
+    pub idle: &'a [bool],
+    pub readers: &'a [Vec<usize>],
+    pub weight: &'a [bool],
+    pub active: &'a [bool],
     pub(super) state: Vec<State>,
     /// Changes of state that are already there: a value is gathered once for all its readers.
     moved: Vec<(ValueId, State)>,
@@ -113,52 +81,29 @@ struct Joint {
 impl<'a> Walk<'a> {
     pub(super) fn new(forward: &'a Forward, shards: &'a Shards, habits: &'a Habits) -> Walk<'a> {
         let f = &forward.f;
-        let n = f.values.len();
         let mut walk = Walk {
             f,
             shards,
             habits,
             rules: &forward.rules,
-            idle: vec![false; f.nodes.len()],
-            readers: vec![Vec::new(); n],
-            weight: vec![false; n],
-            active: vec![false; n],
-            state: vec![State::Whole; n],
+            traits: &forward.traits,
+            idle: &forward.idle,
+            readers: &forward.readers,
+            weight: &forward.weight,
+            active: &forward.active,
+            state: vec![State::Whole; f.values.len()],
             moved: Vec::new(),
             reduced: Vec::new(),
             joint: Vec::new(),
             out: Profile { function: f.name.clone(), ..Profile::default() },
         };
-        for p in &f.params {
-            let (i, ty) = (p.value.0 as usize, f.ty(p.value));
-            let float = ty.dtype.is_float();
-            let activation = !p.trainable && ty.dim("b").is_some();
-            walk.weight[i] = !activation;
-            walk.active[i] = p.trainable || (activation && float);
-            if activation && float && shards.sp && shards.tp > 1 && ty.dim("s").is_some() {
-                walk.state[i] = State::Split(Takes::Positions);
-            }
-        }
-        for (i, node) in f.nodes.iter().enumerate() {
-            let constant = node.inputs.iter().all(|v| walk.weight[v.0 as usize]);
-            walk.idle[i] = node.callee.is_some() || (constant && !walk.looks_up(node));
-            for v in &node.inputs {
-                if !walk.readers[v.0 as usize].contains(&i) {
-                    walk.readers[v.0 as usize].push(i);
-                }
-            }
-            let active = node.inputs.iter().any(|v| walk.active[v.0 as usize]);
-            for r in &node.results {
-                walk.weight[r.0 as usize] = walk.idle[i];
-                walk.active[r.0 as usize] = active && f.ty(*r).dtype.is_float();
+        for p in f.params.iter().filter(|_| shards.sp && shards.tp > 1) {
+            let ty = f.ty(p.value);
+            if is_activation(p.trainable, ty) && ty.dtype.is_float() && ty.dim("s").is_some() {
+                walk.state[p.value.0 as usize] = State::Split(Takes::Positions);
             }
         }
         walk
-    }
-
-    /// Whether a node over parameters is work all the same: rows of a table by positions.
-    fn looks_up(&self, node: &Node) -> bool {
-        node.op.template == Template::Gather
     }
 
     pub(super) fn error(&self, node: usize, message: String) -> ProfileError {
@@ -167,10 +112,7 @@ impl<'a> Walk<'a> {
 
     /// How a node's factors are split.
     pub(super) fn split(&self, node: usize) -> Split<'a> {
-        match &self.rules[node] {
-            Some(rule) => Split::of(rule, self.shards),
-            None => Split::of(&NO_FACTORS, self.shards),
-        }
+        Split::of(&self.traits[node], self.shards)
     }
 
     /// Values that cost nothing to read: weights, constants, statistics, ids.
@@ -218,17 +160,18 @@ impl<'a> Walk<'a> {
             }
         }
         for r in &self.f.nodes[i].results {
-            let dims = names(self.f.ty(*r));
+            let dims = &self.f.ty(*r).dims;
+            let named = |name: &str| dims.iter().any(|d| d.name == name);
             let reduces = split.takes != Takes::None
                 && matches!(self.f.nodes[i].op.template, Template::Gemm | Template::Gather)
-                && self.rules[i].as_ref().is_some_and(|rule| {
-                    rule.factors.iter().any(|f| split.takes.splits(&f.name) && !dims.contains(&f.name))
-                })
-                && !dims.iter().any(|d| split.takes.splits(d));
+                && self.rules[i]
+                    .as_ref()
+                    .is_some_and(|rule| rule.factors.iter().any(|f| split.takes.splits(&f.name) && !named(&f.name)))
+                && !dims.iter().any(|d| split.takes.splits(&d.name));
             self.state[r.0 as usize] = match () {
                 () if reduces && !split.expert => State::Partial,
                 () if split.expert => State::Whole,
-                () => wanted(split.takes, &dims),
+                () => wanted(split.takes, dims),
             };
         }
         Ok(())
@@ -247,7 +190,7 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let held = self.state[at];
-            let want = wanted(split.takes, &names(self.f.ty(*v)));
+            let want = wanted(split.takes, &self.f.ty(*v).dims);
             let whole = self.whole_bytes(*v);
             if !self.moved.contains(&(*v, want)) {
                 self.moved.push((*v, want));
@@ -513,7 +456,7 @@ impl<'a> Walk<'a> {
 
     /// Sums of cotangents of values that several nodes read.
     fn sums(&mut self) {
-        for (at, readers) in self.readers.clone().iter().enumerate() {
+        for (at, readers) in self.readers.iter().enumerate() {
             let v = ValueId(at as u32);
             if !self.active[at] || self.weight[at] {
                 continue;
@@ -601,19 +544,6 @@ impl<'a> Walk<'a> {
             at = *self.f.nodes[reader].results.first()?;
         }
     }
-}
-
-static NO_FACTORS: Rule = Rule {
-    factors: Vec::new(),
-    operands: Vec::new(),
-    results: Vec::new(),
-    result_types: Vec::new(),
-    body: None,
-    linear: Linearity::None,
-};
-
-fn names(ty: &Type) -> Vec<String> {
-    ty.dims.iter().map(|d| d.name.clone()).collect()
 }
 
 /// m, n, k and count of a product: factors of the result and one operand, of both operands, of all.
