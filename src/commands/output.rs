@@ -3,6 +3,7 @@
 
 use super::Failure;
 use autoshard::artifact;
+use autoshard::planfile;
 use autoshard::weights::safetensors::{INDEX, SINGLE};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -67,6 +68,22 @@ pub fn executable(path: &Path) -> Result<(), Failure> {
     let empty = path.is_file() && path.metadata().is_ok_and(|m| m.len() == 0);
     if path.exists() && !empty && !artifact::has_magic(path) {
         let why = "the file exists and is not an .asx file; give another name or remove it";
+        return Err(failed("-o", path, why));
+    }
+    writable("-o", parent(path))
+}
+
+/// Checks the plan file of `-o`: what is there may be replaced if it is a plan, or empty.
+pub fn plan(path: &Path) -> Result<(), Failure> {
+    if path.is_dir() {
+        return Err(failed("-o", path, "this is a folder; give the name of a file, as in plan.json"));
+    }
+    let name = path.display().to_string();
+    let replaced = |bytes: Vec<u8>| {
+        bytes.is_empty() || String::from_utf8(bytes).is_ok_and(|text| planfile::read(&text, &name).is_ok())
+    };
+    if path.is_file() && !std::fs::read(path).is_ok_and(replaced) {
+        let why = "the file exists and is no plan; give another name or remove it";
         return Err(failed("-o", path, why));
     }
     writable("-o", parent(path))

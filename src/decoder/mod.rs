@@ -290,6 +290,13 @@ pub enum Scores {
 }
 
 impl Decoder {
+    /// Experts that a token goes to, of the layer that has most; 0 where there are none.
+    pub fn most_experts_of_a_token(&self) -> usize {
+        let layers = self.layers.iter().map(|run| &run.layer).chain(&self.mtp);
+        let of = |layer: &Layer| if let Mlp::Experts(x) = &layer.mlp { x.top_k } else { 0 };
+        layers.map(of).max().unwrap_or(0)
+    }
+
     /// Number of layers, without those that predict further tokens.
     pub fn depth(&self) -> usize {
         self.layers.iter().map(|r| r.count).sum()

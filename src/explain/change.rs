@@ -1,11 +1,11 @@
 //! A change of a layout: some decisions are set, the others kept where they can be.
 
 use super::Subject;
-use crate::planfile::decisions;
-use crate::predict::fix::Fix;
+use crate::planfile::{decisions, execution, PlanFile};
+use crate::predict::fix::{lines, Fix};
 use crate::predict::predictor::Predictor;
 use crate::predict::settings::{settle, Impossible};
-use crate::predict::{Layout, Order, Prediction, Recompute};
+use crate::predict::{Layout, Order, Prediction, Recompute, THIS_MACHINE};
 
 /// A decision that is set, and how.
 pub struct Change<'a> {
@@ -51,6 +51,9 @@ pub fn apply(subject: &Subject, change: &Change, predictor: &Predictor) -> Outco
     // The stages of the plan are those of its pipeline; another one is cut anew.
     let pipeline = |l: &Layout| (l.pp, l.vpp, l.schedule);
     let stated = subject.stated.as_deref().filter(|_| pipeline(&layout) == pipeline(base));
+    if let Some(why) = not_executed(subject, &layout) {
+        return Outcome::Refused(why);
+    }
     match subject.predict(&layout, stated, predictor) {
         Err(e) => Outcome::Refused(e.to_string()),
         Ok(prediction) => {
@@ -59,6 +62,13 @@ pub fn apply(subject: &Subject, change: &Change, predictor: &Predictor) -> Outco
             Outcome::Changed(Box::new(Changed { layout, prediction, fits, followed }))
         }
     }
+}
+
+/// Why a plan that is made to be run here could not be run with this layout, where the plan itself can.
+fn not_executed(subject: &Subject, layout: &Layout) -> Option<String> {
+    let here = subject.plan.cluster == THIS_MACHINE && execution(&subject.plan).is_ok();
+    let plan = PlanFile { layout: layout.clone(), ..subject.plan.clone() };
+    execution(&plan).err().filter(|_| here).map(|e| e.to_string())
 }
 
 /// The layout with its order said.
@@ -115,28 +125,4 @@ fn followed(base: &Layout, layout: &Layout, name: &str) -> Vec<String> {
     let differing = lines(base).into_iter().zip(lines(layout)).filter(|(a, b)| a != b);
     let words = differing.map(|(_, (key, value))| format!("{key}={value}"));
     words.filter(|word| !name.split(',').any(|said| said == word)).collect()
-}
-
-/// Every decision of a layout with its value, as `--fix` says them.
-pub fn lines(l: &Layout) -> Vec<(&'static str, String)> {
-    let bit = |b: bool| u8::from(b).to_string();
-    vec![
-        ("tp", l.tp.to_string()),
-        ("cp", l.cp.to_string()),
-        ("cp_method", l.cp_method.to_string()),
-        ("pp", l.pp.to_string()),
-        ("vpp", l.vpp.to_string()),
-        ("schedule", l.schedule.to_string()),
-        ("ep", l.ep.to_string()),
-        ("etp", l.etp.to_string()),
-        ("dp", l.dp.to_string()),
-        ("zero", l.zero.to_string()),
-        ("shard_group", l.shard_group.to_string()),
-        ("keep", bit(l.keep)),
-        ("sp", bit(l.sp)),
-        ("mbs", l.micro_batch.to_string()),
-        ("microbatches", l.microbatches.to_string()),
-        ("recompute", l.recompute.to_string()),
-        ("layout", l.order.map_or("the stack's".to_string(), |o| o.to_string())),
-    ]
 }

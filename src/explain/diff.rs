@@ -1,8 +1,9 @@
 //! How two plans differ, and what each difference costs by itself.
 
-use super::change::{apply, lines, Change, Outcome};
+use super::change::{apply, Change, Outcome};
 use super::Subject;
 use crate::planfile::decisions;
+use crate::predict::fix::lines;
 use crate::predict::fix::Fix;
 use crate::predict::predictor::Predictor;
 use crate::predict::{Layout, Part, Prediction};

@@ -5,6 +5,7 @@ use super::change::Outcome;
 use super::diff::Difference;
 use super::value::{behind, Site};
 use super::Subject;
+use crate::predict::fix::words;
 use crate::predict::{PartKind, Prediction};
 use crate::report::{bytes, grouped, seconds};
 use autoshard_cost::collectives::Kind;
@@ -42,8 +43,7 @@ fn head(s: &Subject) -> String {
 /// Decisions in one line, as `--fix` takes them.
 fn decisions(s: &Subject) -> String {
     let layout = crate::predict::Layout { order: Some(s.order()), ..s.plan.layout.clone() };
-    let words = super::change::lines(&layout).into_iter().map(|(k, v)| format!("{k}={v}"));
-    words.collect::<Vec<_>>().join(",")
+    words(&layout)
 }
 
 fn binds(out: &mut String, s: &Subject, alternatives: &[Alternative]) {

@@ -5,7 +5,7 @@
 //! follow from others (`devices_used`, `layout`, `mesh`) are written for readers and checked when they are there.
 //! The schema is `docs/plan.schema.json`.
 //!
-//! [`write`] and [`read`] are inverse; [`read`] also takes what `plan --json` prints, whose `plan` is the same
+//! [`write()`] and [`read()`] are inverse; [`read()`] also takes what `plan --json` prints, whose `plan` is the same
 //! object ([`value`]).
 
 mod execute;

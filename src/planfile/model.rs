@@ -24,7 +24,7 @@ pub enum ModelError {
     #[error("{path}: cannot read the configuration: {why}")]
     Unreadable { path: PathBuf, why: String },
     #[error(
-        "the plan's model {file} is neither here nor beside the plan in {folder}; give the model, or run from the \
+        "the plan's model {file} is neither here nor beside the plan in {folder}; say where it is by --model, or run from the \
          folder where the plan was made"
     )]
     Absent { file: String, folder: PathBuf },

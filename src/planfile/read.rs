@@ -42,7 +42,7 @@ const NEEDED: [&str; 25] = [
 const FURTHER: [&str; 5] = ["memory", "order", "devices_used", "layout", "mesh"];
 
 /// Beside `plan` in what `plan --json` prints; costs are not read.
-const BESIDE: [&str; 4] = ["plan", "prediction", "alternatives", "search"];
+const BESIDE: [&str; 7] = ["plan", "prediction", "alternatives", "search", "pareto", "rejected", "emitted"];
 
 /// Why a file is no plan. Every message names the file, the key's place and what would be right.
 #[derive(Debug, thiserror::Error)]

@@ -9,11 +9,12 @@ use autoshard_cost::layout::filled;
 use autoshard_passes::predict::price::Priced;
 use autoshard_passes::predict::step::StepTime;
 use autoshard_passes::profile::{Item, Profile, Work};
+use std::sync::Arc;
 
 /// What a step takes, where its time goes, and what to know about it.
 pub(super) fn answer(
     job: &Job,
-    functions: &[Profile],
+    functions: &[Arc<Profile>],
     calls: &[(usize, usize)],
     cut: &Cut,
     priced: &[Priced],

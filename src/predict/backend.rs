@@ -30,6 +30,8 @@ pub struct Request<'a> {
     pub stack: &'a Stack,
     /// The layout; its batch is dp·micro_batch·microbatches.
     pub layout: &'a Layout,
+    /// Decoder layers of each pipeline stage, where they are not those of the usual cut.
+    pub layers_per_stage: Option<&'a [u64]>,
 }
 
 /// Why there is no prediction.

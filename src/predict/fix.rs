@@ -1,6 +1,6 @@
 //! `--fix tp=8,dp=64,zero=1`: what the user decides of a layout.
 
-use super::{CpMethod, Module, Order, Recompute, Schedule};
+use super::{CpMethod, Layout, Module, Order, Recompute, Schedule};
 use crate::words::suggestion;
 
 /// Largest degree or count that is taken; beyond it products of degrees could overflow.
@@ -66,6 +66,62 @@ pub struct Fix {
     pub order: Option<Order>,
 }
 
+impl Fix {
+    /// The keys that are decided, in the order of [`KEYS`].
+    pub fn keys(&self) -> Vec<&'static str> {
+        let decided = [
+            self.tp.is_some(),
+            self.cp.is_some(),
+            self.pp.is_some(),
+            self.ep.is_some(),
+            self.dp.is_some(),
+            self.vpp.is_some(),
+            self.mbs.is_some(),
+            self.microbatches.is_some(),
+            self.zero.is_some(),
+            self.shard_group.is_some(),
+            self.keep.is_some(),
+            self.etp.is_some(),
+            self.sp.is_some(),
+            self.cp_method.is_some(),
+            self.schedule.is_some(),
+            self.recompute.is_some(),
+            self.order.is_some(),
+        ];
+        KEYS.into_iter().zip(decided).filter(|(_, decided)| *decided).map(|(key, _)| key).collect()
+    }
+}
+
+/// Every decision of a layout with its value, as `--fix` says them.
+pub fn lines(l: &Layout) -> Vec<(&'static str, String)> {
+    let bit = |b: bool| u8::from(b).to_string();
+    vec![
+        ("tp", l.tp.to_string()),
+        ("cp", l.cp.to_string()),
+        ("cp_method", l.cp_method.to_string()),
+        ("pp", l.pp.to_string()),
+        ("vpp", l.vpp.to_string()),
+        ("schedule", l.schedule.to_string()),
+        ("ep", l.ep.to_string()),
+        ("etp", l.etp.to_string()),
+        ("dp", l.dp.to_string()),
+        ("zero", l.zero.to_string()),
+        ("shard_group", l.shard_group.to_string()),
+        ("keep", bit(l.keep)),
+        ("sp", bit(l.sp)),
+        ("mbs", l.micro_batch.to_string()),
+        ("microbatches", l.microbatches.to_string()),
+        ("recompute", l.recompute.to_string()),
+        ("layout", l.order.map_or("the stack's".to_string(), |o| o.to_string())),
+    ]
+}
+
+/// All decisions of a layout as one text that [`parse`] reads.
+pub fn words(l: &Layout) -> String {
+    let said = lines(l).into_iter().filter(|(key, _)| *key != "layout" || l.order.is_some());
+    said.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}
+
 /// Why the text of `--fix` is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
@@ -126,6 +182,8 @@ fn set(fix: &mut Fix, key: &str, value: &str) -> Result<(), FixError> {
         "sp" => fix.sp = Some(switch(key, value)?),
         "cp_method" => fix.cp_method = Some(word(key, value, CpMethod::ALL, CpMethod::name)?),
         "schedule" => fix.schedule = Some(word(key, value, Schedule::ALL, Schedule::name)?),
+        // What `auto` asks for is what an open decision is: the search's.
+        "recompute" if value == "auto" => fix.recompute = None,
         "recompute" => fix.recompute = Some(recompute(value)?),
         "layout" => fix.order = Some(order(value)?),
         _ => return Err(FixError::Unknown { key: key.into(), near: suggestion(key, KEYS) }),
@@ -189,10 +247,9 @@ fn recompute(value: &str) -> Result<Recompute, FixError> {
         ("every", n) if n.parse::<u64>().is_ok_and(|n| n > 0) => {
             later("use full, layers:N for whole layers in N of them, or stages:N+N+… by stage")
         }
-        ("auto", "") => later("it needs the search; use none, selective, full or layers:N"),
         _ => {
             let words = ["none", "selective", "full", "layers", "stages", "every", "auto"];
-            let expected = "none, selective, selective:MODULE+MODULE, full, layers:N, stages:N+N+…, every:1";
+            let expected = "none, selective, selective:MODULE+MODULE, full, layers:N, stages:N+N+…, every:1, auto";
             let near = suggestion(value, words);
             Err(FixError::Value { key: "recompute".into(), value: value.into(), expected: expected.into(), near })
         }
@@ -220,6 +277,8 @@ mod tests {
             (Some(Recompute::None), Some(32), Some(2), Some(true))
         );
         assert_eq!(fix.order.map(|o| o.to_string()).as_deref(), Some("tp+pp+cp+dp"));
+        assert_eq!(parse(text).unwrap().keys(), KEYS);
+        assert_eq!(parse("zero=1,tp=2").unwrap().keys(), ["tp", "zero"]);
         // Every key that is listed is known, and says so when its value is not.
         for key in KEYS {
             assert!(matches!(parse(&format!("{key}=?")), Err(FixError::Value { .. })), "{key}");
@@ -236,7 +295,7 @@ mod tests {
         assert_eq!(of("stages:3+0").unwrap(), "stages:3+0");
         assert!(of("stages:3+x").is_err() && of("stages:").is_err());
         assert!(of("every:2").unwrap_err().is_later());
-        assert!(of("auto").unwrap_err().to_string().contains("needs the search"));
+        assert_eq!(parse("recompute=auto").unwrap(), Fix::default());
         assert!(of("selectiv").unwrap_err().to_string().contains("did you mean `selective`?"));
         assert!(of("selective:mlq").unwrap_err().to_string().contains("did you mean `mlp`?"));
         assert!(of("layers:0").is_err() && of("every:0").is_err());

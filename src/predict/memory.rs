@@ -45,15 +45,73 @@ pub(crate) struct Functions<'a> {
     pub boundary: f64,
 }
 
-/// Moments at which a stage holds most, by stage.
-pub(crate) type Moments = Vec<Vec<schedule::Moment>>;
+/// Moments at which stages hold most.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Moments {
+    /// By stage.
+    pub stages: Vec<StageMoments>,
+    /// Whether a stage never holds more micro-batches than the one before.
+    pub falls: Vec<bool>,
+}
+
+/// Moments at which a stage holds most, each as what changes from the one before: most change one chunk or two.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StageMoments {
+    all: Vec<Fullest>,
+    /// Chunk, and by how many micro-batches what is held of it changes; those of a moment end where it says.
+    changes: Vec<(usize, f64)>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+struct Fullest {
+    /// Where its changes end.
+    end: usize,
+    /// The chunk that is worked on.
+    chunk: usize,
+    backward: bool,
+}
+
+impl StageMoments {
+    fn new(moments: &[schedule::Moment]) -> StageMoments {
+        let mut out = StageMoments::default();
+        let mut held: Vec<u32> = Vec::new();
+        for m in moments {
+            held.resize(m.held.len(), 0);
+            for (chunk, (before, now)) in held.iter().zip(&m.held).enumerate().filter(|(_, (a, b))| a != b) {
+                out.changes.push((chunk, f64::from(*now) - f64::from(*before)));
+            }
+            held.clone_from(&m.held);
+            out.all.push(Fullest { end: out.changes.len(), chunk: m.chunk as usize, backward: m.backward });
+        }
+        out
+    }
+
+    /// A call by itself, nothing held beside it: what any stage that makes the call goes through.
+    pub(crate) fn of_one_call() -> StageMoments {
+        let both = [false, true].map(|backward| schedule::Moment { held: vec![0], chunk: 0, backward });
+        StageMoments::new(&both)
+    }
+}
+
+impl Moments {
+    fn new(stages: Vec<Vec<schedule::Moment>>) -> Moments {
+        let within = |a: &schedule::Moment, b: &schedule::Moment| {
+            (a.chunk, a.backward) == (b.chunk, b.backward) && a.held.iter().zip(&b.held).all(|(a, b)| a <= b)
+        };
+        let falls = |s: usize| s > 0 && stages[s].iter().all(|a| stages[s - 1].iter().any(|b| within(a, b)));
+        let falls = (0..stages.len()).map(falls).collect();
+        let stages = stages.iter().map(|all| StageMoments::new(all)).collect();
+        Moments { stages, falls }
+    }
+}
 
 /// Peak memory by pipeline rank; `moments` are those of [`Play::of`].
 pub(super) fn memory(job: &Job, f: &Functions, data: &Data, cut: &Cut, moments: &Moments) -> Vec<Memory> {
     let stage = |(i, chunks): (usize, &Vec<Vec<(usize, usize)>>)| {
-        let none = Vec::new();
+        let none = StageMoments::default();
         let share = job.layout.recompute.share(i, &cut.layers);
-        Stage { job, f, data, chunks, share }.memory(moments.get(i).unwrap_or(&none))
+        Stage { job, f, data, chunks, share }.memory(moments.stages.get(i).unwrap_or(&none))
     };
     cut.stages.iter().enumerate().map(stage).collect()
 }
@@ -72,8 +130,14 @@ impl Play {
     pub(crate) fn of(l: &Layout, chunks: usize) -> Play {
         let (stages, chunks) = (l.pp as u32, chunks as u32);
         let kind = if stages == 1 && chunks == 1 { Kind::OneForwardOneBackward } else { l.schedule.kind() };
-        // GPipe keeps them all; up to a limit, beyond which nothing fits anyway.
-        let enough = if kind == Kind::GPipe { 4096 } else { 4 * stages };
+        let enough = match kind {
+            Kind::Naive => 1,
+            // It keeps them all; up to a limit, beyond which nothing fits anyway.
+            Kind::GPipe => 4096,
+            // A stage holds one for each stage from it to the last.
+            Kind::OneForwardOneBackward => stages,
+            Kind::Interleaved | Kind::ZeroBubbleH1 | Kind::ZeroBubbleV | Kind::DualPipeV => 4 * stages,
+        };
         let mut microbatches = l.microbatches.clamp(1, u64::from(enough)) as u32;
         if kind == Kind::Interleaved {
             microbatches = (microbatches / stages).max(1) * stages;
@@ -87,7 +151,7 @@ impl Play {
     /// A schedule that there is not.
     pub(crate) fn moments(&self) -> Result<Moments, PredictError> {
         let moments = schedule::fullest(self.kind, self.stages, self.chunks, self.microbatches);
-        moments.map_err(|e| PredictError::Missing {
+        moments.map(Moments::new).map_err(|e| PredictError::Missing {
             entity: format!("{} on {} stages", self.kind, self.stages),
             what: format!("a list of steps ({e})"),
             instead: "use another schedule or number of micro-batches".to_string(),
@@ -110,7 +174,7 @@ pub(crate) struct Stage<'a> {
 }
 
 /// Bytes of a moment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Moment {
     saved: f64,
     logits: f64,
@@ -135,6 +199,7 @@ impl Moment {
 }
 
 /// What a chunk does to memory.
+#[derive(Clone, Copy, PartialEq)]
 struct Chunk {
     kept: f64,
     /// The most of its forward, and of its backward, what it keeps itself included.
@@ -143,8 +208,9 @@ struct Chunk {
 }
 
 impl Stage<'_> {
-    fn memory(&self, moments: &[schedule::Moment]) -> Memory {
-        let states = self.states();
+    fn memory(&self, moments: &StageMoments) -> Memory {
+        let elements = self.elements();
+        let states = self.states(elements);
         let fixed = self.buffers();
         let peak = self.peak(moments);
         let mut parts = states;
@@ -157,7 +223,7 @@ impl Stage<'_> {
         ]);
         parts.extend(fixed);
         let allocated: f64 = parts.iter().map(|(_, b)| b).sum();
-        let update = self.update();
+        let update = self.update(elements);
         let fragmentation = (allocated + update) * (self.job.stack.habits.memory.allocator - 1.0);
         parts.extend([("update", update), ("fragmentation", fragmentation)]);
         let reserved = allocated + update + fragmentation;
@@ -168,21 +234,24 @@ impl Stage<'_> {
         Memory { parts: parts.collect(), allocated, reserved, device }
     }
 
-    /// Bytes that recomputation does not change: states, buffers, what the update takes.
-    pub(crate) fn still(&self) -> f64 {
-        let parts = self.states().into_iter().chain(self.buffers());
-        parts.map(|(_, b)| b).sum::<f64>() + self.update()
+    /// Bytes that recomputation does not change, of a stage with these elements and so many bytes of buffers.
+    pub(crate) fn still(&self, elements: [f64; 2], buffers: f64) -> f64 {
+        self.states(elements).iter().map(|(_, b)| b).sum::<f64>() + buffers + self.update(elements)
+    }
+
+    /// Bytes that stay beside states, however data ranks share.
+    pub(crate) fn buffered(&self) -> f64 {
+        self.buffers().iter().map(|(_, b)| b).sum()
     }
 
     /// Bytes of what comes and goes, at the most.
-    pub(crate) fn moving(&self, moments: &[schedule::Moment]) -> f64 {
+    pub(crate) fn moving(&self, moments: &StageMoments) -> f64 {
         self.peak(moments).total()
     }
 
-    /// Bytes of the device with these two.
-    pub(crate) fn device(&self, still: f64, moving: f64) -> f64 {
-        let outside = self.outside().iter().map(|(_, b)| b).sum::<f64>();
-        (still + moving) * self.job.stack.habits.memory.allocator + outside
+    /// Bytes outside of the allocator.
+    pub(crate) fn beyond(&self) -> f64 {
+        self.outside().iter().map(|(_, b)| b).sum()
     }
 
     /// Whether what moves depends on how many ranks share, beside on what they share.
@@ -215,9 +284,8 @@ impl Stage<'_> {
     }
 
     /// Parameters, masters, moments and gradients.
-    fn states(&self) -> Vec<(&'static str, f64)> {
+    fn states(&self, elements: [f64; 2]) -> Vec<(&'static str, f64)> {
         let (d, habits) = (self.data, &self.job.stack.habits.memory);
-        let elements = self.elements();
         let sum = |bytes: f64, shared: bool| -> f64 {
             let share = |side: usize| if shared { d.shard[side].max(1) as f64 } else { 1.0 };
             bytes * (elements[0] / share(0) + elements[1] / share(1))
@@ -266,12 +334,11 @@ impl Stage<'_> {
 
     /// Bytes that the update takes anew from the device: the copy in fp32 of a share of 16-bit gradients, and the
     /// share in one piece (without sharing it is copied parameter by parameter, in ZeRO-3 it is so all along).
-    fn update(&self) -> f64 {
+    fn update(&self, elements: [f64; 2]) -> f64 {
         let d = self.data;
         if !self.job.stack.habits.memory.flat_update || d.gradient_bytes > 2.0 || d.copy_bytes >= 4.0 {
             return 0.0;
         }
-        let elements = self.elements();
         let share = |side: usize| if d.zero >= 1 { d.shard[side].max(1) as f64 } else { 1.0 };
         let flat = if matches!(d.zero, 1 | 2) { d.gradient_bytes } else { 0.0 };
         (flat + 4.0) * (elements[0] / share(0) + elements[1] / share(1))
@@ -295,17 +362,20 @@ impl Stage<'_> {
         vec![
             ("weight-gradient buffers", if keeps { dummies } else { 0.0 }),
             ("pipeline messages", pipeline),
-            ("workspaces", WORKSPACES),
+            ("workspaces", if self.is_gpu() { WORKSPACES } else { 0.0 }),
         ]
     }
 
     /// What is outside of the allocator: a process of CUDA or ROCm with its communicators. Other devices' runtimes
     /// report memory without their own.
     fn outside(&self) -> [(&'static str, f64); 2] {
-        let vendor = self.job.cluster.device.vendor.to_lowercase();
-        let gpu = ["nvidia", "amd"].contains(&vendor.as_str());
-        let one = |bytes: f64| if gpu { bytes } else { 0.0 };
+        let one = |bytes: f64| if self.is_gpu() { bytes } else { 0.0 };
         [("context", one(CONTEXT)), ("communicators", one(COMMUNICATOR * self.communicators()))]
+    }
+
+    /// Whether CUDA or ROCm runs the device.
+    fn is_gpu(&self) -> bool {
+        ["nvidia", "amd"].contains(&self.job.cluster.device.vendor.to_lowercase().as_str())
     }
 
     /// Groups in which this rank exchanges messages.
@@ -318,17 +388,52 @@ impl Stage<'_> {
     }
 
     /// The most over a stage's moments.
-    fn peak(&self, moments: &[schedule::Moment]) -> Moment {
+    fn peak(&self, moments: &StageMoments) -> Moment {
         let mut layers = 0;
-        let chunks: Vec<Chunk> = self.chunks.iter().map(|calls| self.chunk(calls, &mut layers)).collect();
-        let mut peak = Moment::default();
-        for m in moments {
-            let Some(chunk) = chunks.get(m.chunk as usize) else { continue };
-            let held: f64 = m.held.iter().zip(&chunks).map(|(n, c)| f64::from(*n) * c.kept).sum();
+        let mut chunks: Vec<Chunk> = Vec::with_capacity(self.chunks.len());
+        // Most chunks are like an earlier one: the same calls, as many of them computed again. Where several functions
+        // take turns, which of them are depends on those before.
+        let mut seen: Vec<(usize, usize)> = Vec::new();
+        for calls in self.chunks {
+            let again = self.again(calls, layers);
+            let same = seen.iter().find(|(at, n)| *n == again && self.chunks[*at] == *calls);
+            if let Some((at, _)) = same {
+                chunks.push(chunks[*at]);
+                layers += self.layers(calls);
+                continue;
+            }
+            if calls.len() == 1 {
+                seen.push((chunks.len(), again));
+            }
+            chunks.push(self.chunk(calls, &mut layers));
+        }
+        let (mut peak, mut held, mut at) = (Moment::default(), 0.0, 0);
+        for m in &moments.all {
+            let kept = |chunk: usize| chunks.get(chunk).map_or(0.0, |c| c.kept);
+            held += moments.changes[at..m.end].iter().map(|(chunk, n)| n * kept(*chunk)).sum::<f64>();
+            at = m.end;
+            let Some(chunk) = chunks.get(m.chunk) else { continue };
             let of = if m.backward { &chunk.backward } else { &chunk.forward };
-            peak = peak.max(Moment { saved: of.saved + held, ..*of });
+            if of.total() + held > peak.total() {
+                peak = Moment { saved: of.saved + held, ..*of };
+            }
         }
         peak
+    }
+
+    /// Decoder layers of some calls.
+    fn layers(&self, calls: &[(usize, usize)]) -> usize {
+        calls.iter().filter(|(f, _)| self.f.layer[*f]).map(|(_, n)| n).sum()
+    }
+
+    /// How many layers of some calls are computed again, behind so many of the stage.
+    fn again(&self, calls: &[(usize, usize)], before: usize) -> usize {
+        self.spread(before + self.layers(calls)) - self.spread(before)
+    }
+
+    /// How many of a stage's first layers are computed again.
+    fn spread(&self, layers: usize) -> usize {
+        (layers as f64 * self.share).round() as usize
     }
 
     /// Calls one by one, with what of them is computed again. `layers` counts those of the stage so far, over which
@@ -337,9 +442,8 @@ impl Stage<'_> {
         let mut runs: Vec<(usize, &Held, usize)> = Vec::with_capacity(calls.len() + 1);
         for (f, n) in calls {
             let saved = &self.f.saved[*f];
-            let spread = |n: usize| (n as f64 * self.share).round() as usize;
             let again = match self.f.layer[*f] {
-                true => spread(*layers + n) - spread(*layers),
+                true => self.spread(*layers + n) - self.spread(*layers),
                 false => *n,
             };
             *layers += if self.f.layer[*f] { *n } else { 0 };

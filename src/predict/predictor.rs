@@ -123,7 +123,7 @@ pub struct Predictor {
 #[derive(Debug)]
 pub(crate) struct Profiles {
     /// What one rank does.
-    pub functions: Vec<Profile>,
+    pub functions: Vec<Arc<Profile>>,
     /// In order, equal neighbours together: function, count.
     pub calls: Vec<(usize, usize)>,
     /// Which functions are decoder layers.
@@ -152,7 +152,7 @@ impl Predictor {
     /// The time of a step.
     ///
     /// # Errors
-    /// A pipeline (not priced yet), a layout that does not fit the machine's tiers, sizes that no module has.
+    /// A layout that does not fit the machine's tiers, sizes that no module has.
     pub fn predict(&self, job: &Job) -> Result<Prediction, PredictError> {
         let ready = self.prepare(job)?;
         let mut scratch = lock(&self.scratch).pop().unwrap_or_default();
@@ -281,19 +281,24 @@ impl Predictor {
         if let Some(found) = lock(&self.profiles).get(&key) {
             return Ok(found.clone());
         }
-        let made = Arc::new(self.profiles_anew(job)?);
+        let made = Arc::new(self.profiles_anew(job, None)?);
         lock(&self.profiles).insert(key, made.clone());
         Ok(made)
     }
 
-    /// Profiles that are not kept: a search makes thousands and comes back to few.
-    pub(crate) fn profiles_anew(&self, job: &Job) -> Result<Profiles, PredictError> {
+    /// Profiles that are not kept: a search makes thousands and comes back to few. Those of functions without experts
+    /// are taken from a layout that differs in experts' degrees alone, where one is known.
+    pub(crate) fn profiles_anew(&self, job: &Job, like: Option<&Profiles>) -> Result<Profiles, PredictError> {
         let (habits, shards, policy) = (habits(job), shards(job.layout), policy(&job.layout.recompute));
         let shape = self.shape(job)?;
         let none = profile::Recompute::None;
         let functions = shape.functions.iter().enumerate().map(|(i, f)| {
+            let known = like.and_then(|p| p.functions.get(i)).filter(|p| p.parameters.expert == 0.0);
+            if let Some(known) = known {
+                return Ok(known.clone());
+            }
             let policy = if shape.is_layer(i) { &policy } else { &none };
-            profile::profile(f, &shards, &habits, policy).map_err(|e| missing(job, e.to_string()))
+            profile::profile(f, &shards, &habits, policy).map(Arc::new).map_err(|e| missing(job, e.to_string()))
         });
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let layer = (0..functions.len()).map(|i| shape.is_layer(i)).collect();
@@ -411,7 +416,7 @@ impl Ready {
 
     fn pipe(&self, l: &Layout) -> Result<Pipe<'_>, PredictError> {
         let kind = l.schedule.kind();
-        let boundary_bytes = sent_on(&self.profiles, l);
+        let boundary_bytes = sent_on(self.profiles.boundary_bytes(), l);
         Ok(Pipe { kind, stages: &self.stages, boundary_bytes, blocking: blocks(kind) })
     }
 
@@ -430,10 +435,9 @@ impl Ready {
     }
 }
 
-/// Bytes that a rank sends to the next stage. What tensor-parallel ranks all hold is sent in shares and gathered
+/// Bytes that a rank sends to the next stage, of `whole` that the activation has on it. What tensor-parallel ranks all hold is sent in shares and gathered
 /// behind (Megatron's scatter-gather, DeepSpeed's partitioned activations).
-pub(crate) fn sent_on(profiles: &Profiles, l: &Layout) -> f64 {
-    let whole = profiles.boundary_bytes();
+pub(crate) fn sent_on(whole: f64, l: &Layout) -> f64 {
     if l.sp {
         whole
     } else {

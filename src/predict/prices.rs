@@ -20,8 +20,7 @@ pub(crate) type Groups = Vec<(Group, Digits)>;
 
 /// The same groups, each the innermost.
 pub(crate) fn nearest(groups: &Groups) -> Groups {
-    let size = |digits: &Digits| digits.iter().filter(|(_, varies)| *varies).map(|(n, _)| n).product();
-    groups.iter().map(|(group, digits)| (*group, vec![(size(digits), true)])).collect()
+    groups.iter().map(|(group, digits)| (*group, Digits::neighbours(digits.ranks()))).collect()
 }
 
 /// Prices of a job's machine and stack.
@@ -50,17 +49,16 @@ impl Prices {
         })
     }
 
-    /// Seconds of functions' phases with the groups inside a micro-batch at their places.
+    /// What prices functions' phases with the groups inside a micro-batch at their places.
     ///
     /// # Errors
     /// Groups that the cluster has no place for.
-    pub fn price(&self, functions: &[Profile], groups: &Groups, tp: u64) -> Result<Vec<Priced>, PredictError> {
+    pub fn at(&self, groups: &Groups, tp: u64) -> Result<impl Fn(&Profile) -> Priced + '_, PredictError> {
         let inside = groups.iter().filter(|(group, _)| matches!(group, Group::Inside(_)));
         let placed = inside.map(|(group, digits)| Ok((*group, Placement::clone(&*self.places.of(digits)?))));
         let placements = placed.collect::<Result<Vec<_>, PredictError>>()?;
-        let machine = self.machine(&placements);
         let formats = Formats { tp, ..self.formats };
-        Ok(functions.iter().map(|f| price(&quote(f, &machine, &formats), &self.factors, &self.manner)).collect())
+        Ok(move |f: &Profile| price(&quote(f, &self.machine(&placements), &formats), &self.factors, &self.manner))
     }
 
     fn machine<'a>(&'a self, placements: &'a [(Group, Placement)]) -> Machine<'a> {
@@ -70,7 +68,7 @@ impl Prices {
     /// Seconds of a message of `bytes` between the ranks of a group; 0 where the group has one.
     ///
     /// # Errors
-    /// As [`Prices::price`].
+    /// As [`Prices::at`].
     pub fn message(&self, kind: Kind, group: Group, groups: &Groups, bytes: f64) -> Result<f64, PredictError> {
         let Some((_, digits)) = groups.iter().find(|(g, _)| *g == group).filter(|_| bytes > 0.0) else {
             return Ok(0.0);

@@ -200,7 +200,9 @@ fn data_ranks(fix: &Fix, job: &Job, tp: u64, cp: u64, pp: u64, lines: &mut Lines
     let product = tp.saturating_mul(cp).saturating_mul(pp);
     let devices = job.devices;
     if !devices.is_multiple_of(product) {
-        return Err(Impossible::Devices { tp, cp, pp, product, devices, works: list(divisors(devices)) });
+        // A planner may leave some idle; a layout that is given uses all.
+        let works = if product > devices { format!("at most {devices}") } else { list(divisors(devices)) };
+        return Err(Impossible::Devices { tp, cp, pp, product, devices, works });
     }
     let right = devices / product;
     match fix.dp {
@@ -343,7 +345,7 @@ fn batches(batch: u64, dp: u64, unit: u64) -> String {
 }
 
 /// Stacks whose habit is to share parameters, not optimizer states alone.
-const FULLY_SHARDED: [&str; 5] = ["fsdp", "torchtitan", "automodel", "maxtext", "deepspeed-zero3"];
+const FULLY_SHARDED: [&str; 6] = ["fsdp", "torchtitan", "automodel", "maxtext", "deepspeed-zero3", "autoshard"];
 
 /// What data ranks share when nobody says: as the stack is mostly run (`norm.zero` of published runs).
 pub fn habitual_zero(stack: &str) -> u8 {
@@ -393,7 +395,7 @@ fn positions(
     seq_len: u64,
 ) -> Result<(), Impossible> {
     if cp > 1 && !seq_len.is_multiple_of(cp.saturating_mul(2)) {
-        let works = divisors(seq_len).into_iter().filter(|c| seq_len.is_multiple_of(2 * c)).collect();
+        let works = divisors(seq_len).into_iter().filter(|c| *c == 1 || seq_len.is_multiple_of(2 * c)).collect();
         return Err(Impossible::Positions { cp, seq_len, works: list(works) });
     }
     let per_rank = facts.heads / tp;

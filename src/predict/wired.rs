@@ -17,8 +17,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// A decoder with the name that its profiles are kept by.
-type Named = Arc<(String, Decoder)>;
+/// A decoder behind the name that its profiles are kept by.
+pub type Named = Arc<(String, Decoder)>;
 
 /// The predictor with the models that it has read.
 #[derive(Debug, Default)]
@@ -35,14 +35,22 @@ impl Wired {
         Wired { predictor: Predictor::with_tables(tables), ..Wired::default() }
     }
 
-    fn file(&self, path: &Path) -> Result<Named, PredictError> {
+    /// What predicts: for a search, which asks it thousands of times.
+    pub fn predictor(&self) -> &Predictor {
+        &self.predictor
+    }
+
+    /// The model of a configuration, read once.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub fn file(&self, path: &Path) -> Result<Named, PredictError> {
         let key = path.display().to_string();
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = files.get(&key) {
             return Ok(found.clone());
         }
-        let decoder =
-            Decoder::load(path).map_err(|e| PredictError::Model { path: path.to_path_buf(), why: e.to_string() })?;
+        let decoder = Decoder::load(path).map_err(|e| unreadable(path, e.to_string()))?;
         let made = Arc::new((key.clone(), decoder));
         files.insert(key, made.clone());
         Ok(made)
@@ -80,6 +88,14 @@ impl Wired {
     }
 }
 
+/// Why a model's file cannot be read; the path once.
+fn unreadable(path: &Path, why: String) -> PredictError {
+    match why.starts_with(&path.display().to_string()) {
+        true => PredictError::Json(why),
+        false => PredictError::Model { path: path.to_path_buf(), why },
+    }
+}
+
 /// A request as a job.
 fn asked<'a>(r: &'a Request, model: &'a Named) -> Job<'a> {
     Job {
@@ -88,7 +104,7 @@ fn asked<'a>(r: &'a Request, model: &'a Named) -> Job<'a> {
         cluster: r.cluster,
         stack: r.stack,
         layout: r.layout,
-        layers_per_stage: None,
+        layers_per_stage: r.layers_per_stage,
         seq_len: r.seq_len,
         precision: r.precision,
         says: Says::default(),

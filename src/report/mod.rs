@@ -3,8 +3,10 @@
 
 mod plan;
 pub mod prediction;
+pub mod search;
 pub mod stages;
 mod steps;
+pub mod sweep;
 pub mod trace;
 pub mod validation;
 

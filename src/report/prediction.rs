@@ -2,26 +2,24 @@
 
 use super::stages::{self, Room};
 use super::{bytes, grouped, seconds};
+use crate::planfile::PlanFile;
+use crate::predict::fix::words;
 use crate::predict::settings::Settings;
-use crate::predict::{ModelFacts, Part, PartKind, Precision, Prediction};
+use crate::predict::{Layout, ModelFacts, Part, PartKind, Prediction};
 use autoshard_cost::cluster::Cluster;
 use autoshard_cost::goodput::{self, Goodput, Losses};
 use serde_json::{json, Map, Value};
 use std::fmt::Write;
 
 /// All that a report of a plan tells.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Planned<'a> {
     /// The model.
     pub facts: &'a ModelFacts,
     /// The machine.
     pub cluster: &'a Cluster,
-    /// Devices that are used.
-    pub devices: u64,
-    /// Number format of products.
-    pub precision: Precision,
-    /// The framework.
-    pub stack: &'a str,
+    /// What was decided, and for what.
+    pub plan: &'a PlanFile,
     /// The layout and where it comes from.
     pub settings: &'a Settings,
     /// What the step takes.
@@ -30,11 +28,14 @@ pub struct Planned<'a> {
     pub room: Room,
     /// Tokens to train on, for days and cost.
     pub tokens: Option<f64>,
-    /// Seconds that the command took.
-    pub seconds: f64,
 }
 
 impl Planned<'_> {
+    /// Devices that the layout uses.
+    pub fn devices(&self) -> u64 {
+        self.settings.layout.devices()
+    }
+
     /// Tokens/s of all devices.
     pub fn tokens_per_second(&self) -> f64 {
         self.settings.global_batch as f64 * self.settings.seq_len as f64 / self.prediction.step_seconds
@@ -44,63 +45,24 @@ impl Planned<'_> {
     /// cluster's failures are not known.
     pub fn goodput(&self) -> Option<(Losses, Goodput)> {
         let failures = self.cluster.failures.as_ref()?;
-        let nodes = (self.devices as f64 / self.cluster.devices_per_node.max(1) as f64).ceil();
+        let nodes = (self.devices() as f64 / self.cluster.devices_per_node.max(1) as f64).ceil();
         let losses = Losses {
             between_failures: goodput::between_failures(failures, nodes),
             write: goodput::write_seconds(self.facts.parameters as f64, nodes),
-            restart: failures.restart(self.devices),
+            restart: failures.restart(self.devices()),
         };
         Some((losses, goodput::best(&losses)))
     }
 
     /// Share of the peak rate that these FLOPs of a step make; `None` where no peak is known.
-    fn share(&self, flops: f64) -> Option<f64> {
-        let peak = self.cluster.device.peak_of(self.precision.format())?;
-        Some(self.prediction.utilisation(flops, self.devices, peak))
+    pub fn share(&self, flops: f64) -> Option<f64> {
+        let peak = self.cluster.device.peak_of(self.plan.precision.format())?;
+        Some(self.prediction.utilisation(flops, self.devices(), peak))
     }
 }
 
-/// The object of `plan --json`. What is not predicted is null.
+/// The object `prediction` of `plan --json`. What is not predicted is null.
 pub fn json(p: &Planned) -> Value {
-    json!({
-        "plan": plan(p),
-        "prediction": prediction(p),
-        "alternatives": [],
-        "search": {
-            "candidates": 1, "evaluated": 1, "simulated": 1, "seconds": p.seconds,
-            // One layout was asked for: nothing says that it is the best of a space.
-            "optimal": false, "lower_bound_step_seconds": null
-        }
-    })
-}
-
-fn plan(p: &Planned) -> Value {
-    let l = &p.settings.layout;
-    let stages = stages::layers(p.prediction, p.facts.layers);
-    json!({
-        "tp": l.tp, "cp": l.cp, "pp": l.pp, "ep": l.ep, "dp": l.dp, "vpp": l.vpp, "zero": l.zero,
-        "shard_group": l.shard_group, "micro_batch": l.micro_batch, "microbatches": l.microbatches,
-        "recompute": l.recompute.to_string(), "schedule": l.schedule.name(), "layers_per_stage": stages,
-        "devices_used": l.devices(), "layout": axes(p.settings),
-        "mesh": p.settings.mesh.as_ref().ok().map(ToString::to_string),
-        "etp": l.etp, "sp": l.sp, "keep": l.keep, "cp_method": l.cp_method.name(),
-        "seq_len": p.settings.seq_len, "global_batch": p.settings.global_batch,
-        "precision": p.precision.name(), "stack": p.stack
-    })
-}
-
-/// Names of axes of more than one rank, innermost tier first: the usual order, tp inside cp inside experts
-/// inside data inside stages.
-fn axes(s: &Settings) -> Vec<&'static str> {
-    let l = &s.layout;
-    let degrees = [("tp", l.tp), ("cp", l.cp), ("dp", l.dp), ("pp", l.pp)];
-    match &s.mesh {
-        Ok(mesh) => mesh.sizes().into_iter().rev().filter(|(_, n)| *n > 1).map(|(a, _)| a).collect(),
-        Err(_) => degrees.into_iter().filter(|(_, n)| *n > 1).map(|(a, _)| a).collect(),
-    }
-}
-
-fn prediction(p: &Planned) -> Value {
     let r = p.prediction;
     let useful = p.goodput();
     let mut parts = Map::new();
@@ -113,7 +75,7 @@ fn prediction(p: &Planned) -> Value {
     }
     json!({
         "step_seconds": r.step_seconds, "step_seconds_low": r.low, "step_seconds_high": r.high,
-        "tokens_per_second_per_device": p.tokens_per_second() / p.devices as f64,
+        "tokens_per_second_per_device": p.tokens_per_second() / p.devices() as f64,
         "mfu": p.share(r.model_flops_causal), "mfu_full_attention": p.share(r.model_flops_full),
         "hfu": p.share(r.hardware_flops),
         "peak_memory_gib": stages::peak_gib(r), "memory_gib": stages::memory_json(r),
@@ -170,9 +132,18 @@ pub fn text(p: &Planned) -> String {
     let f = p.facts;
     let mut out = format!(
         "{}: {} layers, {} heads ({} kv) on {} devices of {} ({}), {}, stack {}\n",
-        f.name, f.layers, f.heads, f.kv_heads, p.devices, p.cluster.id, p.cluster.device.id, p.precision, p.stack
+        f.name,
+        f.layers,
+        f.heads,
+        f.kv_heads,
+        p.devices(),
+        p.cluster.id,
+        p.cluster.device.id,
+        p.plan.precision,
+        p.plan.stack
     );
-    settings(&mut out, p.settings);
+    idle(&mut out, p);
+    settings(&mut out, p);
     times(&mut out, p.prediction);
     stages::text(&mut out, p.prediction, &p.room);
     totals(&mut out, p);
@@ -182,26 +153,41 @@ pub fn text(p: &Planned) -> String {
     out
 }
 
-fn settings(out: &mut String, s: &Settings) {
-    out.push_str("settings, and why where nobody decided:\n");
-    for line in &s.lines {
-        let _ = writeln!(out, "  {:<13} {:<10} {}", line.key, line.value, line.default);
+/// Devices that the plan leaves alone: as many as it uses were faster than more.
+fn idle(out: &mut String, p: &Planned) {
+    let (used, all) = (p.devices(), p.plan.devices);
+    if used < all {
+        let [idle, all, used] = [all - used, all, used].map(|n| grouped(n as f64));
+        let _ = writeln!(out, "{idle} of {all} devices idle: tp·cp·pp·dp = {used} of them are used");
     }
-    let l = &s.layout;
-    let degrees = crate::predict::axes::Degrees {
-        pp: l.pp,
-        dp: l.dp,
-        ep: l.ep,
-        cp: l.cp,
-        tp: l.tp,
-        zero: l.zero,
-        shard_group: l.shard_group,
-    };
-    let _ = writeln!(out, "the same layout in both ways:\n  --fix  {degrees}");
+}
+
+fn settings(out: &mut String, p: &Planned) {
+    let s = p.settings;
+    let matters = |key: &str| matters(key, &s.layout, p.facts.experts > 0);
+    out.push_str("settings, and who decided:\n");
+    for line in s.lines.iter().filter(|line| line.default.is_empty() || matters(line.key)) {
+        let origin = if line.default.is_empty() { "fixed" } else { &line.default };
+        let _ = writeln!(out, "  {:<13} {:<14} {origin}", line.key, line.value);
+    }
+    let _ = writeln!(out, "the same layout in both ways:\n  --fix  {}", words(&s.layout));
     let _ = match &s.mesh {
         Ok(mesh) => writeln!(out, "  --mesh {mesh}"),
         Err(why) => writeln!(out, "  --mesh none: {why}"),
     };
+}
+
+/// Whether another value of a decision would change anything beside the rest of the layout.
+fn matters(key: &str, l: &Layout, experts: bool) -> bool {
+    match key {
+        "cp_method" => l.cp > 1,
+        "schedule" | "vpp" => l.pp > 1,
+        "sp" => l.tp > 1,
+        "keep" => l.zero == 3,
+        "shard_group" => l.zero > 0,
+        "ep" | "etp" => experts,
+        _ => true,
+    }
 }
 
 fn times(out: &mut String, r: &Prediction) {
@@ -241,10 +227,10 @@ fn totals(out: &mut String, p: &Planned) {
         percent(p.share(r.model_flops_causal)),
         percent(p.share(r.model_flops_full)),
         percent(p.share(r.hardware_flops)),
-        p.precision.format()
+        p.plan.precision.format()
     );
     let rate = p.tokens_per_second();
-    let _ = writeln!(out, "{} tokens/s, {} a device", grouped(rate), grouped(rate / p.devices as f64));
+    let _ = writeln!(out, "{} tokens/s, {} a device", grouped(rate), grouped(rate / p.devices() as f64));
     let useful = p.goodput();
     if let Some((losses, goodput)) = &useful {
         failures(out, p, losses, goodput, rate);
@@ -296,7 +282,7 @@ fn time(s: f64) -> String {
 /// Days and cost of a token budget; failures make both longer where they are known.
 fn budget(out: &mut String, p: &Planned, tokens: f64, rate: f64, useful: Option<f64>) {
     let days = tokens / rate / 86_400.0 / useful.unwrap_or(1.0);
-    let hours = days * 24.0 * p.devices as f64;
+    let hours = days * 24.0 * p.devices() as f64;
     let counted = if useful.is_some() { "failures counted" } else { "failures not counted" };
     let _ = write!(out, "{tokens:.3e} tokens: {days:.1} days, {} device-hours", grouped(hours));
     let _ = match p.cluster.price {

@@ -1,6 +1,6 @@
 //! Pipeline stages and their memory: tables, JSON, and whether the fullest fits.
 
-use super::seconds;
+use super::{bytes, seconds};
 use crate::predict::{Memory, Prediction, Stage};
 use autoshard_cost::device::Device;
 use serde_json::{json, Map, Value};
@@ -89,11 +89,13 @@ pub fn text(out: &mut String, prediction: &Prediction, room: &Room) {
         _ => format!("of stage {}, the fullest", fullest + 1),
     };
     let _ = writeln!(out, "memory {stage}:");
+    // All of a small model would be 0.00 GiB.
+    let amount = if memory.device < GIB { bytes } else { gib };
     for part in &memory.parts {
         let share = 100.0 * part.bytes / memory.device;
-        let _ = writeln!(out, "  {:<28} {:>10} {share:>5.1} %", part.name, gib(part.bytes));
+        let _ = writeln!(out, "  {:<28} {:>10} {share:>5.1} %", part.name, amount(part.bytes));
     }
-    let three = [memory.allocated, memory.reserved, memory.device].map(gib);
+    let three = [memory.allocated, memory.reserved, memory.device].map(amount);
     let _ =
         writeln!(out, "  allocated {}, reserved by the allocator {}, of the device {}", three[0], three[1], three[2]);
     verdict(out, memory, room);
@@ -129,13 +131,14 @@ fn table(out: &mut String, stages: &[Stage]) {
 fn verdict(out: &mut String, memory: &Memory, room: &Room) {
     let needed = memory.device * (1.0 + room.margin);
     let whose = if room.given { "the limit" } else { "the device" };
+    let amount = if needed < GIB { bytes } else { gib };
     let word = if room.holds(memory) { "fits" } else { "DOES NOT FIT" };
     let _ = writeln!(
         out,
         "{word}: {} with a margin of {:.0} % need {} of the {} of {whose}",
-        gib(memory.device),
+        amount(memory.device),
         100.0 * room.margin,
-        gib(needed),
+        amount(needed),
         gib(room.bytes)
     );
 }

@@ -4,7 +4,9 @@
 //! way of the first micro-batch down to it, all its own work, and (where the last step of a stage is the last
 //! backward of its first chunk) the way of the last micro-batch back:
 //!
-//!     T ≥ Σ_{j<s} (F_j + hop) + m·w_s + Σ_{j<s} (B_j + hop)
+//! ```text
+//! T ≥ Σ_{j<s} (F_j + hop) + m·w_s + Σ_{j<s} (B_j + hop)
+//! ```
 //!
 //! for GPipe, 1F1B and its interleaved form, with F and B of the first chunk, which for equal stages is the textbook
 //! (m + (p − 1)/v)(F + B). Interleaved chunks go round: the first micro-batch passes all parts before the last stage's
@@ -44,6 +46,27 @@ pub fn stages(cut: &Cut, calls: &[Seconds], share: impl Fn(usize) -> f64) -> Sta
         chunks.iter().map(|units| of_chunk(again, units)).collect()
     };
     cut.stages.iter().enumerate().map(stage).collect()
+}
+
+/// Seconds of a pipeline however its layers are cut, at the least. `work` are those of a micro-batch through all
+/// stages.
+///
+/// Let c be the share of a stage's work w_j that the first micro-batch does there on its way down and the last one on
+/// its way back: all of it with whole backwards, the forward where they are split. From T ≥ m·w_s + c·Σ_{j<s} w_j for
+/// every stage follows w_s ≤ (T/m)(1 − c/m)^s at equality, whose sum is the work, so T ≥ c·work/(1 − (1 − c/m)^p).
+pub fn of_any_cut(kind: Kind, calls: &[Seconds], work: f64, stages: u64, microbatches: u64) -> f64 {
+    let (p, m) = (stages as f64, microbatches as f64);
+    let share = |c: &Seconds| if c.once() > 0.0 { c.forward / c.once() } else { 1.0 };
+    let c = match kind {
+        _ if stages == 1 => return m * work,
+        Kind::Naive => return m * work,
+        Kind::GPipe | Kind::OneForwardOneBackward => 1.0,
+        Kind::ZeroBubbleH1 => calls.iter().map(share).fold(1.0, f64::min),
+        // Chunks may be any part of a stage.
+        Kind::Interleaved | Kind::ZeroBubbleV | Kind::DualPipeV => 0.0,
+    };
+    let filled = 1.0 - (1.0 - c / m).max(0.0).powf(p);
+    (m * work / p).max(if c > 0.0 { c * work / filled } else { 0.0 })
 }
 
 /// A pipeline whose time is bounded.
@@ -110,12 +133,40 @@ impl Chain<'_> {
             if self.kind == Kind::Interleaved && s + 1 == p {
                 worst = worst.max(head + self.rounds(own, more, &each) + tail(0));
             }
+            if self.turns() {
+                // All that is not a gradient of weights is done before the last gradient of activations goes back.
+                let needed: f64 = stage.iter().map(|c| c[0] + c[1]).sum();
+                worst = worst.max(down + m * needed + back_input + tail(0));
+            }
             let [f, x, w] = stage[0].map(|seconds| seconds * more);
             down += f + self.hop;
             back += x + w + self.hop;
             back_input += x + self.hop;
         }
+        if self.turns() {
+            worst = worst.max(head + self.round_trip() + tail(0));
+        }
         worst
+    }
+
+    /// Whether micro-batches come back to the first stage before their loss.
+    fn turns(&self) -> bool {
+        matches!(self.kind, Kind::ZeroBubbleV | Kind::DualPipeV) && self.stages.len() > 1
+    }
+
+    /// The first stage of a V: before its first forward through its last chunk a micro-batch went through all others,
+    /// and it could do no more than forwards of its first chunk; the rest is behind that. Or one micro-batch there and
+    /// back by itself.
+    fn round_trip(&self) -> f64 {
+        let m = self.microbatches as f64;
+        let sum = |of: fn(&[f64; 3]) -> f64| self.stages.iter().flatten().map(of).sum::<f64>();
+        let hops = (2 * self.stages.len() - 2) as f64 * self.hop;
+        let [first, last] = &self.stages[0][..] else { return 0.0 };
+        let whole = |c: &[f64; 3]| c[0] + c[1] + c[2];
+        let there = sum(|c| c[0]) - last[0] + hops;
+        let (early, all) = (m * first[0], m * (whole(first) + whole(last)));
+        let behind = (all - early).max(all - there);
+        (there + behind).max(sum(|c| c[0] + c[1]) + 2.0 * hops)
     }
 
     /// Interleaved: a micro-batch through all parts and back, and what the last stage does in between. Before its
@@ -151,12 +202,12 @@ impl Chain<'_> {
     }
 
     /// Seconds of the last stage of ZB-H1 up to its last gradient of an activation: its gradients of weights come p − 1
-    /// micro-batches behind.
+    /// micro-batches behind, and the next one follows that.
     fn split(&self, stage: &[[f64; 3]], more: f64) -> f64 {
         let m = self.microbatches as f64;
         let behind = (self.stages.len() - 1) as f64;
         let [f, x, w] = stage[0].map(|seconds| seconds * more);
-        m * (f + x) + (m - behind).max(0.0) * w
+        m * (f + x) + (m - behind - 1.0).max(0.0) * w
     }
 }
 

@@ -3,33 +3,44 @@
 //! The *space* ([`space`]) is every legal layout on at most so many devices: tp, sp, cp and its method, pp with every
 //! schedule and number of chunks, ep and etp, dp, ZeRO stage and shard group, micro-batch, and the order of the axes on
 //! the cluster's tiers. For each, how layers are cut into stages and how many of them each stage computes again are
-//! decided inside ([`room`]): as few as memory wants.
+//! decided inside (`room`): as few as memory wants.
 //!
-//! The search goes from the inside out. A [`base`] is what decides a micro-batch's kernels (tp, sp, cp, micro-batch);
-//! its work alone bounds every plan that is made of it. Bases are taken by that bound, in batches, side by side; each
-//! is [`expand`]ed: to pipelines and experts, to schedules, to what data ranks share, each level with its own lower
-//! bound ([`bound`]), and what is not below the best time so far goes. What is left is simulated ([`crate::predict`]),
-//! in every order of axes that differs. So when the search ends no plan that was left out has a lower bound below the
-//! best simulated time: that is what `optimal` says.
+//! The search goes from the inside out. A `base` is what decides a micro-batch's kernels (tp, sp, cp, micro-batch);
+//! its work alone bounds every plan that is made of it. Bases are taken by that bound, side by side (`line`); each is
+//! expanded (`expand`) to pipelines and experts, to schedules, to what data ranks share (`leaf`), to orders of axes,
+//! each with its own lower bound (`bound`): of what is open the least bound is looked at next (`open`), and what is
+//! not below the best time so far goes. What is left is simulated ([`crate::predict`]). So when the search ends no plan
+//! that was left out has a lower bound below the best simulated time: that is what `optimal` says.
 //!
-//! Nothing here depends on time or on the number of threads: batches are fixed, and of equal plans the first of the
-//! space wins.
+//! Nothing here depends on time or on the number of threads: which results a base knows of is fixed (`line`), and of
+//! equal plans the first of the space wins.
 
 mod base;
 mod bound;
+pub mod check;
 mod expand;
+mod experts;
+mod infeasible;
+mod leaf;
+mod line;
+mod open;
+mod outsize;
+mod policy;
+mod rejected;
 mod room;
 mod run;
 pub mod space;
 mod variant;
 
+pub use infeasible::{fewest_devices, infeasible, Fewest, Infeasible};
+pub use rejected::{rejected, Rejected};
 pub use run::{search, Counts, Found, Outcome};
 
 use crate::decoder::Decoder;
 use crate::predict::fix::Fix;
-use crate::predict::predictor::{Job, Predictor, Says};
+use crate::predict::predictor::{Job, Predictor, Profiles, Says};
 use crate::predict::prices::Prices;
-use crate::predict::{Layout, ModelFacts, Precision};
+use crate::predict::{CpMethod, Layout, ModelFacts, Precision, PredictError, Schedule};
 use crate::report::stages::Room;
 use autoshard_cost::cluster::Cluster;
 use autoshard_cost::stack::Stack;
@@ -124,8 +135,35 @@ pub(crate) struct Context<'a> {
     pub ask: &'a Ask<'a>,
     pub predictor: &'a Predictor,
     pub prices: Prices,
+    pub calls: variant::Calls,
+    /// Functions as one rank does all of them.
+    pub unsplit: Profiles,
+    pub experts: experts::Experts,
+    /// Ranks that a plan needs at the least, for the model's states alone.
+    pub fewest: u64,
     /// FLOP/s of the fastest products.
     pub fastest: f64,
     pub cuts: room::Cuts,
     pub orders: space::Orders,
+}
+
+impl<'a> Context<'a> {
+    /// Nothing searched yet.
+    ///
+    /// # Errors
+    /// As predictions.
+    pub fn new(ask: &'a Ask<'a>, predictor: &'a Predictor) -> Result<Context<'a>, PredictError> {
+        let any = space::Inside { tp: 1, sp: false, cp: 1, cp_method: CpMethod::Ring, micro_batch: 1 };
+        let layout = space::layout(ask, &any, (1, 1), (1, 1), (Schedule::OneFOneB, 1), (0, 1), false);
+        let job = ask.job(&layout, None);
+        let prices = Prices::new(predictor, &job)?;
+        let fastest = prices.fastest();
+        let unsplit = predictor.profiles_anew(&job, None)?;
+        let calls = variant::Calls::of(&unsplit);
+        let (cuts, orders, experts) = Default::default();
+        let mut out = Context { ask, predictor, prices, calls, unsplit, experts, fewest: 1, fastest, cuts, orders };
+        // Rounded down: sums of shares may be a little less than the whole.
+        out.fewest = ((1.0 - 1e-9) * outsize::least_states(&out)? / outsize::limit(ask).max(1.0)).ceil() as u64;
+        Ok(out)
+    }
 }

@@ -3,41 +3,42 @@
 
 use super::base::Seconds;
 use super::bound;
+use super::variant::Variant;
 use super::Context;
 use crate::predict::cut::{chunks_of, cut, Cut};
 use crate::predict::memory::{Functions, Moments, Play, Stage};
-use crate::predict::predictor::{data, Job, Profiles};
+use crate::predict::predictor::{data, Job};
 use crate::predict::{Layout, PredictError, Recompute, Schedule};
 use autoshard_passes::predict::step::Data;
 use autoshard_passes::profile::{Parameters, Saved};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Cuts that were made.
-pub(crate) type Cuts = Mutex<HashMap<(bool, u64, u64), Option<Arc<Cut>>>>;
+pub(crate) type Cuts = Mutex<FxHashMap<(bool, u64, u64), Option<Arc<Cut>>>>;
 
 /// The usual cut of a layout; `None` where the model has no layers for it.
-pub(crate) fn usual(context: &Context, profiles: &Profiles, l: &Layout) -> Option<Arc<Cut>> {
+pub(crate) fn usual(context: &Context, l: &Layout) -> Option<Arc<Cut>> {
     let chunks = chunks_of(l.schedule, l.vpp);
     let key = (matches!(l.schedule, Schedule::ZbV | Schedule::DualPipeV), l.pp, chunks);
     let mut all = context.cuts.lock().unwrap_or_else(PoisonError::into_inner);
     let made = || {
         let schedule = if l.pp > 1 { l.schedule } else { Schedule::OneFOneB };
-        cut(&profiles.calls, &profiles.layer, schedule, (l.pp, l.vpp), None).ok().map(Arc::new)
+        cut(&context.calls.order, &context.calls.layer, schedule, (l.pp, l.vpp), None).ok().map(Arc::new)
     };
     all.entry(key).or_insert_with(made).clone()
 }
 
 /// Layers by stage such that the slowest stage has least to do, where that is less than in the usual cut. Layers count
 /// their mean; what is on a stage beside them counts what it takes.
-pub(crate) fn balanced(profiles: &Profiles, l: &Layout, usual: &Cut, calls: &[Seconds]) -> Option<Vec<u64>> {
+pub(crate) fn balanced(is_layer: &[bool], l: &Layout, usual: &Cut, calls: &[Seconds]) -> Option<Vec<u64>> {
     let chunks = chunks_of(l.schedule, l.vpp);
     let total: u64 = usual.layers.iter().sum();
     if l.pp < 2 || total == 0 {
         return None;
     }
     let of = |layer: bool, units: &Vec<Vec<(usize, usize)>>| -> f64 {
-        let units = units.iter().flatten().filter(|(f, _)| profiles.layer[*f] == layer);
+        let units = units.iter().flatten().filter(|(f, _)| is_layer[*f] == layer);
         units.map(|(f, n)| *n as f64 * calls[*f].once()).sum()
     };
     let each = usual.stages.iter().map(|s| of(true, s)).sum::<f64>() / total as f64;
@@ -65,20 +66,38 @@ pub(crate) fn balanced(profiles: &Profiles, l: &Layout, usual: &Cut, calls: &[Se
 /// Share of the slowest stage's time in the usual cut below which another one is worth saying.
 const WORTH: f64 = 0.998;
 
+/// Whether a plan fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// Not with all layers computed again.
+    No,
+    /// A stage is too slow with what it has to compute again.
+    TooSlow,
+    /// With so many layers of each stage computed again.
+    Counts(Vec<u64>),
+}
+
+/// By stage: elements, dense and of experts, and bytes of buffers.
+pub(crate) type Sizes = Arc<[([f64; 2], f64)]>;
+
 /// The memory of one cut under one recomputation policy.
 pub(crate) struct Rooms {
     saved: Arc<Vec<Saved>>,
-    profiles: Arc<Profiles>,
+    layer: Vec<bool>,
     parameters: Vec<Parameters>,
+    boundary: f64,
+    allocator: f64,
     moments: Arc<Moments>,
     /// Bytes that a device may take as predicted.
     limit: f64,
     /// Stages with the chunks of an earlier one: their states are the same.
     like: Vec<usize>,
+    /// By stage: its elements, dense and of experts, and bytes of its buffers; to be filled from [`Rooms::sizes`].
+    pub stages: Sizes,
     /// Where the numbers of a stage begin.
     offsets: Vec<usize>,
     /// Bytes that come and go, by what is shared and by stage and layers computed again; NaN where not known yet.
-    moving: [Vec<f64>; 8],
+    moving: [Vec<f64>; CLASSES],
 }
 
 impl Rooms {
@@ -86,7 +105,13 @@ impl Rooms {
     ///
     /// # Errors
     /// As predictions.
-    pub fn new(context: &Context, job: &Job, profiles: &Arc<Profiles>, cut: &Cut) -> Result<Rooms, PredictError> {
+    pub fn new(
+        context: &Context,
+        job: &Job,
+        saved: Arc<Vec<Saved>>,
+        variant: &Variant,
+        cut: &Cut,
+    ) -> Result<Rooms, PredictError> {
         let room = &context.ask.room;
         let stages = cut.stages.iter().enumerate();
         let offsets = cut.layers.iter().scan(0, |at, n| {
@@ -100,106 +125,146 @@ impl Rooms {
             like.push(before.map_or(i, |j| like[j]));
         }
         Ok(Rooms {
-            saved: context.predictor.saved(job)?,
-            profiles: profiles.clone(),
-            parameters: profiles.functions.iter().map(|f| f.parameters).collect(),
+            saved,
+            layer: context.calls.layer.clone(),
+            parameters: variant.parameters.clone(),
+            boundary: variant.boundary,
+            allocator: job.stack.habits.memory.allocator,
             moments: context.predictor.moments(&Play::of(job.layout, cut.chunks()))?,
             limit: room.bytes / (1.0 + room.margin),
             like,
+            stages: Sizes::from([]),
             offsets: offsets.collect(),
             moving: Default::default(),
         })
     }
 
-    /// Bytes of a stage's device when so many of its layers are computed again, `still` of which never change.
-    fn device(&mut self, at: &At, stage: usize, count: u64, still: f64) -> f64 {
-        let class = usize::from(at.data.zero) + 4 * usize::from(at.data.keep);
-        let place = self.offsets[stage] + count as usize;
-        let known = self.moving[class].get(place).copied().unwrap_or(f64::NAN);
-        let functions = self.functions();
-        let s = at.stage(&functions, stage, count);
-        if !known.is_nan() && !s.moves_by_share() {
-            return s.device(still, known);
-        }
-        let moving = self.moments.get(stage).map_or(0.0, |m| s.moving(m));
-        let device = s.device(still, moving);
-        let numbers = &mut self.moving[class];
-        if numbers.is_empty() {
-            let all = at.cut.layers.iter().map(|n| *n as usize + 1).sum();
-            numbers.resize(all, f64::NAN);
-        }
-        numbers[place] = moving;
-        device
-    }
-
-    /// The fewest layers to compute again in any plan of this pipeline: with all states shared by all data ranks and
-    /// nothing gathered, as `job` says by ZeRO-3 in one group. `None` where nothing fits, or as soon as a stage is too
-    /// slow with what it computes again.
-    pub fn least_counts(&mut self, job: &Job, cut: &Cut, too_slow: impl Fn(usize, u64) -> bool) -> Option<Vec<u64>> {
-        let shared = At { job, data: data(job), cut };
-        let still = self.still(&shared);
-        let resting = At { data: Data { zero: 1, ..shared.data }, ..shared };
-        if resting.stage(&self.functions(), 0, 0).moves_by_share() {
-            return Some(vec![0; cut.layers.len()]);
-        }
-        let mut out: Vec<u64> = Vec::with_capacity(still.len());
-        for (stage, still) in still.iter().enumerate() {
-            let count = self.count(&resting, stage, *still, out.last().copied())?;
-            out.push(count);
-            // One stage that is slow enough is all there is to know.
-            if too_slow(stage, count) {
-                return None;
-            }
-        }
-        Some(out)
-    }
-
-    fn functions(&self) -> Functions<'_> {
-        Functions {
-            saved: &self.saved,
-            parameters: &self.parameters,
-            layer: &self.profiles.layer,
-            boundary: self.profiles.boundary_bytes(),
-        }
-    }
-
-    /// By stage: bytes that recomputation does not change.
-    fn still(&self, at: &At) -> Vec<f64> {
-        let functions = self.functions();
-        let mut out: Vec<f64> = Vec::with_capacity(self.like.len());
+    /// Elements and bytes of buffers by stage.
+    pub fn sizes(&self, job: &Job, cut: &Cut) -> Vec<([f64; 2], f64)> {
+        let (at, functions) = (self.at(job, cut), self.functions());
+        let mut out: Vec<([f64; 2], f64)> = Vec::with_capacity(self.like.len());
         for (i, like) in self.like.iter().enumerate() {
-            out.push(if *like < i { out[*like] } else { at.stage(&functions, i, 0).still() });
+            let stage = at.stage(&functions, i, 0);
+            out.push(if *like < i { out[*like] } else { (stage.elements(), stage.buffered()) });
         }
         out
     }
 
-    /// The fewest layers that each stage has to compute again; `None` where one does not fit even so.
-    pub fn counts(&mut self, job: &Job, cut: &Cut) -> Option<Vec<u64>> {
-        let at = At { job, data: data(job), cut };
-        let still = self.still(&at);
-        let mut out: Vec<u64> = Vec::with_capacity(still.len());
-        for (stage, still) in still.iter().enumerate() {
-            let count = self.count(&at, stage, *still, out.last().copied())?;
-            out.push(count);
-        }
-        Some(out)
+    /// Bytes of a stage's device when so many of its layers are computed again, `still` of which never change.
+    fn device(&mut self, at: &At, stage: usize, count: u64, still: f64) -> f64 {
+        let place = self.offsets[stage] + count as usize;
+        let known = self.moving[at.class].get(place).copied().filter(|bytes| !bytes.is_nan() && !at.moves);
+        let moving = match known {
+            Some(known) => known,
+            None => {
+                let functions = self.functions();
+                let moving =
+                    self.moments.stages.get(stage).map_or(0.0, |m| at.stage(&functions, stage, count).moving(m));
+                let numbers = &mut self.moving[at.class];
+                if numbers.is_empty() {
+                    let all = at.cut.layers.iter().map(|n| *n as usize + 1).sum();
+                    numbers.resize(all, f64::NAN);
+                }
+                numbers[place] = moving;
+                moving
+            }
+        };
+        (still + moving) * self.allocator + at.beyond
     }
 
-    /// The fewest layers of a stage; `hint` is what the stage before takes, which is often as many or one more.
-    fn count(&mut self, at: &At, stage: usize, still: f64, hint: Option<u64>) -> Option<u64> {
-        let (mut low, mut high) = (0, at.cut.layers[stage]);
-        if self.device(at, stage, 0, still) <= self.limit {
-            return Some(0);
+    /// A plan of this pipeline.
+    fn at<'a>(&self, job: &'a Job<'a>, cut: &'a Cut) -> At<'a> {
+        let mut out = At { job, data: data(job), cut, class: 0, beyond: 0.0, moves: false };
+        out.class = class(&out.data);
+        let functions = self.functions();
+        let stage = out.stage(&functions, 0, 0);
+        let (beyond, moves) = (stage.beyond(), stage.moves_by_share());
+        (out.beyond, out.moves) = (beyond, moves);
+        out
+    }
+
+    /// The fewest layers to compute again in any plan of this pipeline: with all states shared by all data ranks and
+    /// nothing gathered, as `job` says by ZeRO-3 in one group.
+    pub fn least_counts(&mut self, job: &Job, cut: &Cut, too_slow: impl Fn(usize, u64) -> bool) -> Fit {
+        let (shared, resting) = self.least(job, cut);
+        if resting.moves {
+            return Fit::Counts(vec![0; cut.layers.len()]);
         }
-        if let Some(hint) = hint.filter(|h| (1..=high).contains(h)) {
-            match self.device(at, stage, hint, still) <= self.limit {
-                true if self.device(at, stage, hint - 1, still) > self.limit => return Some(hint),
-                true => high = hint - 1,
-                false => low = hint,
+        self.counts_of(&shared, &resting, too_slow)
+    }
+
+    /// Whether some plan of this pipeline may fit when so many layers of each stage are computed again.
+    pub fn may_fit(&mut self, job: &Job, cut: &Cut, counts: &[u64]) -> bool {
+        let (shared, resting) = self.least(job, cut);
+        resting.moves || self.fits_at(&shared, &resting, counts)
+    }
+
+    /// What holds least still, and what moves least.
+    fn least<'a>(&self, job: &'a Job<'a>, cut: &'a Cut) -> (At<'a>, At<'a>) {
+        let (shared, at) = (self.at(job, cut), self.at(job, cut));
+        (shared, At { data: Data { zero: 1, ..at.data }, class: RESTING, ..at })
+    }
+
+    fn functions(&self) -> Functions<'_> {
+        Functions { saved: &self.saved, parameters: &self.parameters, layer: &self.layer, boundary: self.boundary }
+    }
+
+    /// Bytes of a stage that recomputation does not change; `known` are those of the stage before.
+    fn still(&self, at: &At, stage: usize, known: Option<f64>) -> f64 {
+        let like = self.like[stage];
+        match known.filter(|_| like < stage && like == self.like[stage - 1]) {
+            Some(same) => same,
+            None => {
+                let (elements, buffers) = self.stages[stage];
+                at.stage(&self.functions(), stage, 0).still(elements, buffers)
             }
         }
-        if high == at.cut.layers[stage] && self.device(at, stage, high, still) > self.limit {
-            return None;
+    }
+
+    /// Whether the first stage may fit with all its layers computed again, in some plan of this pipeline.
+    pub fn first_may_fit(&mut self, job: &Job, cut: &Cut) -> bool {
+        let (shared, resting) = self.least(job, cut);
+        let still = self.still(&shared, 0, None);
+        resting.moves || self.device(&resting, 0, cut.layers[0], still) <= self.limit
+    }
+
+    /// The fewest layers that each stage has to compute again.
+    pub fn counts(&mut self, job: &Job, cut: &Cut, too_slow: impl Fn(usize, u64) -> bool) -> Fit {
+        let at = self.at(job, cut);
+        self.counts_of(&at, &at, too_slow)
+    }
+
+    /// Of a plan whose states are those of one way to share, and what comes and goes those of another.
+    fn counts_of(&mut self, states: &At, moving: &At, too_slow: impl Fn(usize, u64) -> bool) -> Fit {
+        let mut still = None;
+        let mut out: Vec<u64> = Vec::with_capacity(self.like.len());
+        for stage in 0..self.like.len() {
+            let bytes = self.still(states, stage, still);
+            still = Some(bytes);
+            let Some(count) = self.count(moving, stage, bytes, out.last().copied()) else { return Fit::No };
+            if too_slow(stage, count) {
+                return Fit::TooSlow;
+            }
+            out.push(count);
+        }
+        Fit::Counts(out)
+    }
+
+    /// The fewest layers of a stage; `before` is what the stage before it takes. A stage like it that holds no more
+    /// micro-batches takes no more.
+    fn count(&mut self, at: &At, stage: usize, still: f64, before: Option<u64>) -> Option<u64> {
+        let like = self.like[stage] < stage && self.moments.falls.get(stage) == Some(&true) && !at.moves;
+        let (mut low, mut high) = (0, at.cut.layers[stage]);
+        match before.filter(|_| like) {
+            Some(0) => return Some(0),
+            // Often it takes as many.
+            Some(most) if self.device(at, stage, most - 1, still) > self.limit => return Some(most),
+            Some(most) => high = most - 1,
+            None if self.device(at, stage, high, still) > self.limit => return None,
+            None => (),
+        }
+        if self.device(at, stage, 0, still) <= self.limit {
+            return Some(0);
         }
         // `low` does not fit, `high` does.
         while high - low > 1 {
@@ -212,16 +277,35 @@ impl Rooms {
         Some(high)
     }
 
-    /// Bytes of each stage's device when so many layers of each are computed again.
-    pub fn devices(&mut self, job: &Job, cut: &Cut, counts: &[u64]) -> Vec<f64> {
-        let at = At { job, data: data(job), cut };
-        let still = self.still(&at);
-        still.iter().enumerate().map(|(stage, still)| self.device(&at, stage, counts[stage], *still)).collect()
+    /// Whether all stages fit when so many layers of each are computed again.
+    pub fn fits(&mut self, job: &Job, cut: &Cut, counts: &[u64]) -> bool {
+        let at = self.at(job, cut);
+        self.fits_at(&at, &at, counts)
     }
 
-    /// Whether all stages fit.
-    pub fn fits(&mut self, job: &Job, cut: &Cut, counts: &[u64]) -> bool {
-        self.devices(job, cut, counts).iter().all(|bytes| *bytes <= self.limit)
+    fn fits_at(&mut self, states: &At, moving: &At, counts: &[u64]) -> bool {
+        let mut still = None;
+        (0..self.like.len()).all(|stage| {
+            let bytes = self.still(states, stage, still);
+            still = Some(bytes);
+            self.device(moving, stage, counts[stage], bytes) <= self.limit
+        })
+    }
+}
+
+/// Ways to share that differ in what comes and goes, [`RESTING`] among them.
+const CLASSES: usize = 5;
+
+/// Nothing gathered or reduced, but what calls save as where gradients are shared.
+const RESTING: usize = 4;
+
+/// The way to share: ZeRO-0 and 1, 2, 3, and 3 that keeps.
+fn class(data: &Data) -> usize {
+    match (data.zero, data.keep) {
+        (0 | 1, _) => 0,
+        (2, _) => 1,
+        (_, false) => 2,
+        (_, true) => 3,
     }
 }
 
@@ -230,6 +314,12 @@ struct At<'a> {
     job: &'a Job<'a>,
     data: Data,
     cut: &'a Cut,
+    /// What shares, as far as it decides what comes and goes.
+    class: usize,
+    /// Bytes outside of the allocator.
+    beyond: f64,
+    /// Whether what moves depends on how many ranks share.
+    moves: bool,
 }
 
 impl At<'_> {

@@ -1,11 +1,14 @@
-//! Bases in the order of their bounds, in batches side by side.
+//! Bases one behind the other, side by side.
 
-use super::base::{base, expert_flops, Base};
-use super::expand::{Expansion, Leaf};
-use super::{space, Ask, Context};
+use super::base::{self, expert_flops, Base};
+use super::expand::Expansion;
+use super::leaf::Leaf;
+use super::line::Line;
+use super::outsize::is_too_large;
+use super::space::{self, Inside};
+use super::{Ask, Context};
 use crate::predict::predictor::Predictor;
-use crate::predict::prices::Prices;
-use crate::predict::{CpMethod, Layout, PredictError, Schedule};
+use crate::predict::{Layout, PredictError};
 use autoshard_passes::predict::step::Scratch;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -32,11 +35,11 @@ pub struct Found {
 /// What a search has done.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counts {
-    /// Lower bounds of plans, those that do not fit included.
+    /// Plans that were bounded one by one, by what they compute again, too; those that do not fit included.
     pub evaluated: u64,
     /// Simulations.
     pub simulated: u64,
-    /// Plans that do not fit.
+    /// Layouts that do not fit whatever they compute again.
     pub too_large: u64,
     /// The least bound of a plan that fits, by the objective.
     pub least_bound: f64,
@@ -49,7 +52,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    fn add(&mut self, other: &Counts) {
+    pub(crate) fn add(&mut self, other: &Counts) {
         self.evaluated += other.evaluated;
         self.simulated += other.simulated;
         self.too_large += other.too_large;
@@ -77,7 +80,7 @@ pub(crate) struct Best {
 }
 
 impl Best {
-    fn new(top: usize) -> Best {
+    pub fn new(top: usize) -> Best {
         Best { top: top.max(1), all: Vec::new() }
     }
 
@@ -105,72 +108,74 @@ impl Best {
 /// # Errors
 /// As predictions; that nothing fits is an answer.
 pub fn search(ask: &Ask, predictor: &Predictor) -> Result<Outcome, PredictError> {
-    let any = space::Inside { tp: 1, sp: false, cp: 1, cp_method: CpMethod::Ring, micro_batch: 1 };
-    let layout = space::layout(ask, &any, (1, 1), (1, 1), (Schedule::OneFOneB, 1), (0, 1), false);
-    let prices = Prices::new(predictor, &ask.job(&layout, None))?;
-    let fastest = prices.fastest();
-    let (cuts, orders) = Default::default();
-    let context = Context { ask, predictor, prices, fastest, cuts, orders };
-    let bases = bases(&context)?;
-    let mut best = Best::new(ask.top);
-    let mut counts = Counts::default();
-    if let Some(seed) = seed(ask, &bases) {
-        let mut expansion = Expansion::new(&context);
-        expansion.search(seed, &mut best, &mut Scratch::default())?;
-        counts.add(&expansion.counts);
+    let context = Context::new(ask, predictor)?;
+    if context.fewest > ask.devices {
+        let counts = Counts::default();
+        return Ok(Outcome { best: Vec::new(), counts, bases: (0, 0) });
     }
-    let (mut at, mut size) = (0, 4);
-    while at < bases.len() && bases[at].bound < best.threshold() {
-        let batch = &bases[at..(at + size).min(bases.len())];
-        let done = side_by_side(batch, |b, scratch| {
-            let (mut best, mut expansion) = (best.clone(), Expansion::new(&context));
-            if b.bound < best.threshold() {
-                expansion.search(b, &mut best, scratch)?;
-            }
-            Ok((best, expansion.counts))
-        })?;
-        for (more, c) in done {
-            more.all.into_iter().for_each(|found| best.add(found));
-            counts.add(&c);
+    let mut bases = bases(&context, false)?;
+    let smallest = bases.iter().map(|b| b.inside.micro_batch).min().unwrap_or(1);
+    bases.sort_by_key(|b| turn(ask, b, smallest));
+    let line = Line::new(ask.top);
+    line.work(&bases, |b, mut best, scratch| {
+        if b.bound >= best.threshold() {
+            return Ok(None);
         }
-        at += batch.len();
-        size = (2 * size).min(LARGEST_BATCH);
-    }
+        let mut expansion = Expansion::new(&context, b);
+        expansion.search(b, &mut best, scratch)?;
+        Ok(Some((best, expansion.counts)))
+    })?;
+    let (best, counts, expanded) = line.end();
     if ask.exhaustive {
-        return exhaustive(&context, &bases, &best);
+        return exhaustive(&context, &best);
     }
-    Ok(Outcome { best: best.all, counts, bases: (bases.len(), at) })
+    Ok(Outcome { best: best.all, counts, bases: (bases.len(), expanded) })
 }
 
-/// Bases that are expanded by one threshold at most.
-const LARGEST_BATCH: usize = 32;
-
-/// Where to look first: one sequence a micro-batch on the tensor-parallel ranks of a server, or as many of them as
-/// heads allow. A bound of a base knows no memory and no bubbles, so the first ones by it are seldom good.
-fn seed<'a>(ask: &Ask, bases: &'a [Base]) -> Option<&'a Base> {
+/// When to look at a base: first at the smallest micro-batch on the tensor-parallel ranks of a server, or as many as
+/// heads allow, long sequences split; then at the smallest micro-batches inside a server; then by bounds alone. A bound
+/// of a base knows no bubbles and little of memory, so the first ones by it are seldom good.
+fn turn(ask: &Ask, base: &Base, smallest: u64) -> (bool, u64) {
     let server = ask.cluster.tiers.first().and_then(|t| t.fanout).unwrap_or(1);
-    let key = |b: &&Base| {
-        let i = &b.inside;
-        (i.micro_batch, i.cp, i.tp.abs_diff(server), !i.sp)
-    };
-    bases.iter().min_by_key(key)
+    let i = &base.inside;
+    let early = i.micro_batch == smallest && i.tp <= server;
+    let split = ask.seq_len.div_ceil(POSITIONS).next_power_of_two();
+    let as_usual = early && i.cp == split && (i.sp || i.tp == 1);
+    (!early, if as_usual { server - i.tp } else { server })
 }
 
-/// All bases by their bounds.
-fn bases(context: &Context) -> Result<Vec<Base>, PredictError> {
+/// Positions that a rank seldom has more of.
+const POSITIONS: u64 = 16_384;
+
+/// Bases by their bounds; with `all` those whose micro-batch is too large for any plan, too.
+fn bases(context: &Context, all: bool) -> Result<Vec<Base>, PredictError> {
     let flops = expert_flops(context)?;
     let insides = space::insides(context.ask);
-    let mut out = side_by_side(&insides, |i, _| base(context, *i, flops))?;
+    // The smallest micro-batch comes first.
+    let kinds: Vec<&[Inside]> = insides.chunk_by(|a, b| a.micro_batch < b.micro_batch).collect();
+    let made = side_by_side(&kinds, |kind, _| {
+        // Those below fit a device by themselves, those from here on do not.
+        let (mut low, mut high) = (0, kind.len());
+        while !all && low < high {
+            let middle = (low + high) / 2;
+            match is_too_large(context, &kind[middle])? {
+                true => high = middle,
+                false => low = middle + 1,
+            }
+        }
+        base::bases(context, &kind[..high], flops)
+    })?;
+    let mut out: Vec<Base> = made.into_iter().flatten().collect();
     out.sort_by(|a, b| a.bound.total_cmp(&b.bound));
     Ok(out)
 }
 
 /// Every plan's bound, and every plan simulated whose bound is not above the best that a search has found. What that
 /// search simulated counts for nothing here.
-fn exhaustive(context: &Context, bases: &[Base], found: &Best) -> Result<Outcome, PredictError> {
-    let limit = found.threshold();
-    let done = side_by_side(bases, |b, _| {
-        let mut expansion = Expansion::new(context);
+fn exhaustive(context: &Context, found: &Best) -> Result<Outcome, PredictError> {
+    let (bases, limit) = (bases(context, true)?, found.threshold());
+    let done = side_by_side(&bases, |b, _| {
+        let mut expansion = Expansion::new(context, b);
         Ok((expansion.all(b, limit)?, expansion.counts))
     })?;
     let mut counts = Counts::default();
@@ -182,9 +187,13 @@ fn exhaustive(context: &Context, bases: &[Base], found: &Best) -> Result<Outcome
     leaves.sort_by(|a, b| a.bound.total_cmp(&b.bound));
     let parts: Vec<&[Leaf]> = leaves.chunks(64).collect();
     let played = side_by_side(&parts, |leaves, scratch| {
-        let (mut best, mut expansion) = (Best::new(context.ask.top), Expansion::new(context));
-        leaves.iter().try_for_each(|leaf| expansion.simulate(leaf, &mut best, scratch))?;
-        Ok((best, expansion.counts))
+        let (mut best, mut counts) = (Best::new(context.ask.top), Counts::default());
+        for leaf in leaves.iter() {
+            let mut expansion = Expansion::of(context);
+            expansion.finish(leaf.clone(), &mut best, scratch)?;
+            counts.add(&expansion.counts);
+        }
+        Ok((best, counts))
     })?;
     let mut best = Best::new(context.ask.top);
     for (more, c) in played {
@@ -195,7 +204,7 @@ fn exhaustive(context: &Context, bases: &[Base], found: &Best) -> Result<Outcome
 }
 
 /// Works on all of them with as many threads as there are cores; answers in their order.
-fn side_by_side<T: Sync, U: Send>(
+pub(crate) fn side_by_side<T: Sync, U: Send>(
     items: &[T],
     work: impl Fn(&T, &mut Scratch) -> Result<U, PredictError> + Sync,
 ) -> Result<Vec<U>, PredictError> {

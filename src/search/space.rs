@@ -4,9 +4,11 @@ use super::Ask;
 use crate::predict::places::{joined, Places};
 use crate::predict::settings::{divisors, splits_heads};
 use crate::predict::{CpMethod, Layout, Order, Recompute, Role, Schedule};
-use autoshard_cost::layout::Placement;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use autoshard_cost::cluster::Medium;
+use autoshard_cost::layout::{Placement, Span};
+use autoshard_ir::verify::MAX_ELEMENTS;
+use rustc_hash::FxHashMap;
+use std::sync::{Mutex, PoisonError};
 
 /// What decides the kernels of a micro-batch on one rank, experts left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,7 +42,7 @@ pub fn insides(ask: &Ask) -> Vec<Inside> {
                 let kinds = [tp > 1 && even, false];
                 let kinds = if kinds[0] { &kinds[..] } else { &kinds[1..] };
                 for sp in kinds.iter().copied().filter(|sp| allows(f.sp, *sp)) {
-                    for micro_batch in divisors(ask.global_batch).into_iter().filter(|b| allows(f.mbs, *b)) {
+                    for micro_batch in micro_batches(ask) {
                         out.push(Inside { tp, sp, cp, cp_method, micro_batch });
                     }
                 }
@@ -48,6 +50,17 @@ pub fn insides(ask: &Ask) -> Vec<Inside> {
         }
     }
     out
+}
+
+/// Sequences of a micro-batch: as many as divide the batch, up to the largest tensors that a module can have (far
+/// beyond what any device holds).
+fn micro_batches(ask: &Ask) -> Vec<u64> {
+    let width = (ask.facts.heads * ask.seq_len).max(ask.decoder.vocab as u64);
+    // Copies of tokens for experts are counted in 32 bits.
+    let copies = ask.decoder.most_experts_of_a_token() as u64;
+    let slots = (i32::MAX as u64).saturating_sub(ask.facts.experts) / ask.seq_len.saturating_mul(copies).max(1);
+    let most = (MAX_ELEMENTS as u64 / ask.seq_len.saturating_mul(width).max(1)).min(slots.max(1));
+    divisors(ask.global_batch).into_iter().filter(|b| *b <= most && allows(ask.fix.mbs, *b)).collect()
 }
 
 /// Degrees that split so many positions: each rank takes two chunks.
@@ -102,13 +115,17 @@ pub fn experts(ask: &Ask, stage_ranks: u64) -> Vec<(u64, u64)> {
     out
 }
 
+/// Micro-batches on all chunks of a stage that a player counts, at the most (`autoshard_cost::schedule`).
+const MOST_STEPS: u64 = 1 << 26;
+
 /// Schedules with their chunks a rank, as `vpp`.
 pub fn schedules(ask: &Ask, pp: u64, microbatches: u64) -> Vec<(Schedule, u64)> {
     let f = ask.fix;
     if pp == 1 {
         // Without stages there is nothing to order.
         let only = f.schedule.unwrap_or(Schedule::OneFOneB);
-        return if allows(f.vpp, 1) { vec![(only, 1)] } else { Vec::new() };
+        let chunks = matches!(only, Schedule::Interleaved | Schedule::ZbV | Schedule::DualPipeV);
+        return if allows(f.vpp, 1) && !chunks { vec![(only, 1)] } else { Vec::new() };
     }
     let most = (ask.facts.layers + 2) / pp;
     let mut out = Vec::new();
@@ -119,7 +136,8 @@ pub fn schedules(ask: &Ask, pp: u64, microbatches: u64) -> Vec<(Schedule, u64)> 
             Schedule::Interleaved if microbatches.is_multiple_of(pp) => 2..=most,
             Schedule::Interleaved => continue,
         };
-        out.extend(chunks.filter(|v| *v <= most && allows(f.vpp, *v)).map(|v| (schedule, v)));
+        let countable = |v: &u64| microbatches.saturating_mul(*v) <= MOST_STEPS;
+        out.extend(chunks.filter(|v| *v <= most && allows(f.vpp, *v) && countable(v)).map(|v| (schedule, v)));
     }
     out
 }
@@ -150,7 +168,7 @@ pub fn keeps(ask: &Ask, zero: u8) -> Vec<bool> {
 }
 
 /// Orders that were found, by tp, cp, dp, pp.
-pub(crate) type Orders = Mutex<HashMap<[u64; 4], Vec<Order>>>;
+pub(crate) type Orders = Mutex<FxHashMap<[u64; 4], Vec<Order>>>;
 
 /// Orders of the axes of a layout that put ranks on tiers differently, the stack's own first.
 pub(crate) fn orders(ask: &Ask, places: &Places, known: &Orders, l: &Layout) -> Vec<Order> {
@@ -165,18 +183,42 @@ fn distinct(ask: &Ask, places: &Places, l: &Layout) -> Vec<Order> {
     let own = Order::of(ask.stack.habits.stages_inside);
     let sizes = [(Role::Tp, l.tp), (Role::Cp, l.cp), (Role::Dp, l.dp), (Role::Pp, l.pp)];
     let size = |role: &Role| sizes.iter().find(|(r, _)| r == role).map_or(1, |(_, n)| *n);
-    let mut seen: Vec<Vec<Arc<Placement>>> = Vec::new();
+    let mut seen: Vec<Vec<Vec<Crossed>>> = Vec::new();
     let mut out = Vec::new();
     for order in std::iter::once(own).chain(permutations()) {
         // Axes of one rank stand where they stand in the stack's own order.
         if order != own && unneeded(&order, &own, &size) {
             continue;
         }
-        let group = |role: &Role| places.of(&joined(order.0.iter().map(|r| (size(r), r == role))));
+        let group = |role: &Role| {
+            let digits = joined(order.0.iter().map(|r| (size(r), r == role)));
+            places.of(&digits).map(|placement| crossed(&placement))
+        };
         let placed = Role::ALL.iter().filter(|r| size(r) > 1).map(group).collect::<Result<Vec<_>, _>>();
         if let Some(placed) = placed.ok().filter(|placed| !seen.contains(placed)) {
             seen.push(placed);
             out.push(order);
+        }
+    }
+    out
+}
+
+/// A tier that a group crosses: what it is, and how many members of the tier below it joins.
+#[derive(PartialEq)]
+struct Crossed {
+    tier: Span,
+    members: u64,
+}
+
+/// The tiers that a group crosses; neighbours of a network that are alike are one.
+fn crossed(placement: &Placement) -> Vec<Crossed> {
+    let mut out: Vec<Crossed> = Vec::new();
+    for span in placement.spans.iter().filter(|s| s.members > 1) {
+        // What the others of the same axes do does not depend on more.
+        let tier = Span { members: 1, concurrent: 1, uneven: false, ..*span };
+        match out.last_mut() {
+            Some(last) if last.tier == tier && tier.medium == Medium::Network => last.members *= span.members,
+            _ => out.push(Crossed { tier, members: span.members }),
         }
     }
     out
@@ -249,20 +291,47 @@ pub struct Size {
 pub fn size(ask: &Ask) -> Size {
     let mut out = Size::default();
     let (places, known) = (Places::new(ask.cluster), Orders::default());
-    for i in insides(ask) {
+    let mut counts = Counts::default();
+    let insides = insides(ask);
+    // All that follows depends on these three alone.
+    let mut kinds: FxHashMap<(u64, u64, u64), (Inside, u64)> = FxHashMap::default();
+    for i in insides {
+        kinds.entry((i.tp, i.cp, i.micro_batch)).or_insert((i, 0)).1 += 1;
+    }
+    for (i, ways) in kinds.into_values() {
         for (pp, dp) in pipelines(ask, &i) {
-            let ranks = i.tp * i.cp * dp;
             let m = ask.global_batch / dp / i.micro_batch;
-            let each = experts(ask, ranks).len() * schedules(ask, pp, m).len() * sharings(ask, i.cp * dp).len();
-            if ranks * pp != ask.devices {
-                out.idle += each as u64;
+            let each = ways * counts.of(ask, (i.tp, i.cp), (pp, dp), m);
+            if i.tp * i.cp * pp * dp != ask.devices {
+                out.idle += each;
                 continue;
             }
             let l = layout(ask, &i, (pp, dp), (1, 1), (Schedule::OneFOneB, 1), (0, 1), false);
-            let ways = orders(ask, &places, &known, &l).len() as u64;
-            out.whole += each as u64 * ways;
-            out.without_orders += each as u64;
+            out.whole += each * orders(ask, &places, &known, &l).len() as u64;
+            out.without_orders += each;
         }
     }
     out
+}
+
+/// How many there are of what a pipeline decides, by what that depends on.
+#[derive(Default)]
+struct Counts {
+    experts: FxHashMap<u64, u64>,
+    schedules: FxHashMap<(u64, u64, bool), u64>,
+    sharings: FxHashMap<u64, u64>,
+}
+
+impl Counts {
+    /// Ways to split experts, to order micro-batches and to share.
+    fn of(&mut self, ask: &Ask, (tp, cp): (u64, u64), (pp, dp): (u64, u64), microbatches: u64) -> u64 {
+        let of = |n: usize| n as u64;
+        let (ranks, whole) = (tp * cp * dp, microbatches.is_multiple_of(pp));
+        *self.experts.entry(ranks).or_insert_with(|| of(experts(ask, ranks).len()))
+            * *self
+                .schedules
+                .entry((pp, microbatches, whole))
+                .or_insert_with(|| of(schedules(ask, pp, microbatches).len()))
+            * *self.sharings.entry(cp * dp).or_insert_with(|| of(sharings(ask, cp * dp).len()))
+    }
 }
