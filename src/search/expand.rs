@@ -43,7 +43,8 @@ pub(crate) struct Pipeline {
 }
 
 /// What decides the memory of a cut within a base beside who shares its states: the recomputation policy, whether
-/// gradients are shared (what calls save differs), experts' degrees, the cut itself and the fullest moments.
+/// gradients are shared (what calls save differs), experts' degrees, the cut and the fullest moments. Cuts are told apart
+/// by where they are: pipelines keep theirs as long as a base is worked on.
 pub(crate) type RoomKey = (usize, bool, (u64, u64), *const Cut, Play);
 
 /// Share by which sums that are added up in another order than a simulation's may be larger.
@@ -192,8 +193,9 @@ impl<'a> Expansion<'a> {
     pub fn all(&mut self, base: &Base, limit: f64) -> Result<Vec<Leaf>, PredictError> {
         let mut out = Vec::new();
         self.every = true;
-        for pipeline in self.pipelines(base, f64::INFINITY)? {
-            let leaves = Leaves::new(self, &pipeline).all()?;
+        let pipelines = self.pipelines(base, f64::INFINITY)?;
+        for pipeline in &pipelines {
+            let leaves = Leaves::new(self, pipeline).all()?;
             out.extend(leaves.into_iter().filter(|leaf| leaf.bound <= limit));
         }
         Ok(out)
