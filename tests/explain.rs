@@ -1,6 +1,9 @@
 //! `why` and `diff`: golden texts on fixed machines, and what must hold between the answers.
 //! `AUTOSHARD_BLESS=1 cargo test --test explain` writes what is printed now.
 
+#[path = "common/plan_golden.rs"]
+mod plan_golden;
+
 use autoshard::explain::alternatives::alternatives;
 use autoshard::explain::change::Outcome;
 use autoshard::explain::diff::difference;
@@ -9,6 +12,7 @@ use autoshard::planfile::{self, Bound, ModelRef, PlanFile};
 use autoshard::predict::predictor::Predictor;
 use autoshard::predict::settings::{settle, Job};
 use autoshard::predict::{facts, fix, Order, Precision};
+use plan_golden::golden;
 use std::path::Path;
 
 const MODELS: &str = "tests/data/models";
@@ -44,25 +48,6 @@ fn subject(plan: PlanFile, predictor: &Predictor) -> Subject {
     // Through the file, as the commands do.
     let plan = planfile::read(&planfile::write(&plan), "plan.json").unwrap();
     load(plan, Path::new("."), None, predictor).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn golden(name: &str, printed: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/plan").join(name);
-    if std::env::var_os("AUTOSHARD_BLESS").is_some() {
-        std::fs::write(&path, printed).unwrap();
-        return;
-    }
-    let want = std::fs::read_to_string(&path).unwrap_or_default();
-    if printed != want {
-        let at = printed.lines().zip(want.lines()).position(|(a, b)| a != b).unwrap_or(0);
-        let line = |s: &str| s.lines().nth(at).unwrap_or("(end)").to_string();
-        panic!(
-            "{name} differs from line {}:\n- {}\n+ {}\nAUTOSHARD_BLESS=1 accepts it",
-            at + 1,
-            line(&want),
-            line(printed)
-        );
-    }
 }
 
 const PIPELINE: &str = "tp=2,pp=4,mbs=1,zero=1,recompute=full";

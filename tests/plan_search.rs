@@ -1,9 +1,12 @@
 //! `plan` where something is left open: what is searched, what is told of it, the files that it writes, and every
 //! answer to a question that has none. `AUTOSHARD_BLESS=1 cargo test --test plan_search` writes the tables anew.
 
+#[path = "common/plan_golden.rs"]
+mod plan_golden;
+
+use plan_golden::golden;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::Command;
 
 const LLAMA_8B: &str = "tests/data/models/meta-llama-3.1-8b.json";
@@ -446,16 +449,6 @@ fn sequences_that_no_layout_can_have_are_refused() {
     assert!(code == 2 && stderr.contains("the 2048 positions that the model has a trained table of"), "{stderr}");
     let (code, _, stderr) = long(LLAMA_8B, "10000000");
     assert!(code == 2 && stderr.contains("give shorter sequences"), "{stderr}");
-}
-
-fn golden(name: &str, printed: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/plan").join(name);
-    if std::env::var_os("AUTOSHARD_BLESS").is_some() {
-        std::fs::write(&path, printed).unwrap();
-        return;
-    }
-    let want = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(printed, want, "{name} differs; AUTOSHARD_BLESS=1 accepts what is printed now");
 }
 
 #[test]

@@ -50,8 +50,6 @@ pub struct Fewest {
     pub devices: u64,
     /// A plan that fits on them.
     pub layout: Layout,
-    /// The smallest plan on one device less, in bytes of its fullest device; `None` where there is none.
-    pub less_needs: Option<f64>,
 }
 
 /// Tells why nothing fits on `ask.devices`, and what would.
@@ -75,15 +73,14 @@ pub fn infeasible(ask: &Ask, predictor: &Predictor) -> Result<Infeasible, Predic
 const DOUBLINGS: usize = 3;
 
 /// The fewest devices on which something fits with the batch of `ask`; `None` where 2^20 do not do, or where ever more
-/// need no less of each. Plans on fewer
-/// devices are among those on more, so the answer is found by doubling and bisection.
+/// need no less of each. Plans on fewer devices are among those on more, so the answer is found by doubling and
+/// bisection.
 ///
 /// # Errors
 /// As predictions.
 pub fn fewest_devices(ask: &Ask, predictor: &Predictor) -> Result<Option<Fewest>, PredictError> {
     let limit = limit(ask);
     let on = |devices: u64, enough: f64| smallest(&Ask { devices, ..ask.clone() }, predictor, enough);
-    let fits = |devices| on(devices, limit).map(|s| s.filter(|s| s.memory.device <= limit));
     // The states alone need so many. `low` devices do not do, `high` do.
     let states = Context::new(ask, predictor)?.fewest;
     let (mut low, mut high) = (states.saturating_sub(1), ask.devices.max(states).clamp(1, MOST_DEVICES));
@@ -102,7 +99,7 @@ pub fn fewest_devices(ask: &Ask, predictor: &Predictor) -> Result<Option<Fewest>
     high = found.layout.devices().min(high);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        match fits(middle)? {
+        match on(middle, limit)?.filter(|s| s.memory.device <= limit) {
             Some(less) => {
                 high = less.layout.devices().min(middle);
                 found = less;
@@ -110,8 +107,7 @@ pub fn fewest_devices(ask: &Ask, predictor: &Predictor) -> Result<Option<Fewest>
             None => low = middle,
         }
     }
-    let less = if high > 1 { on(high - 1, 0.0)? } else { None };
-    Ok(Some(Fewest { devices: high, layout: found.layout, less_needs: less.map(|s| s.memory.device) }))
+    Ok(Some(Fewest { devices: high, layout: found.layout }))
 }
 
 /// Bytes of a device that a plan may be predicted to take.
@@ -131,16 +127,16 @@ struct Small {
 /// The smallest plan, or one of the first that take no more than `enough` bytes of a device.
 fn smallest(ask: &Ask, predictor: &Predictor, enough: f64) -> Result<Option<Small>, PredictError> {
     let mut best: Option<Small> = None;
+    let context = Context::new(ask, predictor)?;
     // What may be smaller in parts, with the bytes that it takes whatever is computed again, and those that it takes.
     let mut others = Vec::new();
     for some in small_layouts(ask).chunks(SIDE_BY_SIDE) {
-        let found = side_by_side(some, |layout, _| Ok(fullest(ask, predictor, layout.clone(), None)))?;
+        let found = side_by_side(some, |layout, _| fullest(&context, layout.clone(), None))?;
         others.extend(found.iter().flatten().map(|s| (resting(&s.memory), s.memory.device, s.layout.clone())));
         if keep_smaller(&mut best, found, enough) {
             return Ok(best);
         }
     }
-    let context = Context::new(ask, predictor)?;
     for some in others.chunks(SIDE_BY_SIDE) {
         let least = best.as_ref().map_or(f64::INFINITY, |b| b.memory.device);
         let found = side_by_side(some, |(resting, device, layout), _| {
@@ -153,8 +149,9 @@ fn smallest(ask: &Ask, predictor: &Predictor, enough: f64) -> Result<Option<Smal
                 let layers = balanced(&context, layout)?;
                 tries.extend(layers.iter().flat_map(|l| parts().map(|layout| (layout, Some(l.clone())))));
             }
-            let all = tries.into_iter().filter_map(|(l, layers)| fullest(ask, predictor, l, layers.as_deref()));
-            Ok(all.min_by(|a, b| a.memory.device.total_cmp(&b.memory.device)))
+            let all = tries.into_iter().map(|(l, layers)| fullest(&context, l, layers.as_deref()));
+            let all = all.collect::<Result<Vec<_>, _>>()?;
+            Ok(all.into_iter().flatten().min_by(|a, b| a.memory.device.total_cmp(&b.memory.device)))
         })?;
         if keep_smaller(&mut best, found, enough) {
             return Ok(best);
@@ -178,11 +175,14 @@ fn balanced(context: &Context, layout: &Layout) -> Result<Option<Vec<u64>>, Pred
 /// Plans that are looked at between two looks at the smallest.
 const SIDE_BY_SIDE: usize = 256;
 
-/// A plan with its fullest stage. A cut that the model has no layers for is no plan.
-fn fullest(ask: &Ask, predictor: &Predictor, layout: Layout, layers: Option<&[u64]>) -> Option<Small> {
-    let stages = predictor.memory(&ask.job(&layout, layers)).ok()?;
-    let (stage, memory) = stages.into_iter().enumerate().max_by(|a, b| a.1.device.total_cmp(&b.1.device))?;
-    Some(Small { layout, layers: layers.map(<[u64]>::to_vec), stage, memory })
+/// A plan with its fullest stage; `None` where the model has no layers for its stages.
+fn fullest(context: &Context, layout: Layout, layers: Option<&[u64]>) -> Result<Option<Small>, PredictError> {
+    if room::usual(context, &layout).is_none() {
+        return Ok(None);
+    }
+    let stages = context.predictor.memory(&context.ask.job(&layout, layers))?;
+    let fullest = stages.into_iter().enumerate().max_by(|a, b| a.1.device.total_cmp(&b.1.device));
+    Ok(fullest.map(|(stage, memory)| Small { layout, layers: layers.map(<[u64]>::to_vec), stage, memory }))
 }
 
 /// Keeps the smallest; whether that is small enough.

@@ -74,8 +74,6 @@ fn fewest_devices_are_those_of_one_search_after_the_other() {
         match (first, said) {
             (Some(first), Some(said)) => {
                 assert_eq!(said.devices, first, "{}\n{said:?}", case.text());
-                assert!(said.less_needs.is_none_or(|b| b * 1.08 > case.room.bytes), "{said:?}");
-                assert_eq!(said.less_needs.is_none(), first == 1, "{said:?}");
                 found += 1;
             }
             (None, said) => assert!(said.as_ref().is_none_or(|s| s.devices > 12), "{}\n{said:?}", case.text()),
